@@ -1,0 +1,54 @@
+//! The seam to vendors: adapters talk and decide nothing.
+//!
+//! An adapter encodes a message, makes one request and says what the answer means. It has no database, no
+//! policy and no retry. `send` needs a [`Sending`], which only a committed SENDING row can make.
+
+pub mod bizppurio;
+pub mod client;
+pub mod http;
+pub mod token;
+
+use crate::message::{Message, Outcome, Reply};
+use crate::store::inbox::Sending;
+
+/// A request made ready by [`Vendor::prepare`]; its content is the adapter's own.
+pub struct Prepared {
+    /// The request body, ready to be handed over in one piece.
+    pub body: Vec<u8>,
+    /// Headers that depend on the message.
+    pub headers: Vec<(String, String)>,
+}
+
+/// A message that the adapter could never send: it is PARKED before any claim (F28).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Unfit {
+    /// For people, without number or text, with the measured size where size is the matter.
+    pub reason: String,
+}
+
+/// One vendor API behind one destination.
+pub trait Vendor: Send + Sync {
+    /// Encodes the request. Pure: no clock, no network. An error parks the message before any claim.
+    fn prepare(&self, message: &Message) -> Result<Prepared, Unfit>;
+
+    /// Makes sure that a send can begin (token cached and fresh). May talk to the vendor, but never carries a
+    /// message: whatever goes wrong here is *not sent*. Called before the claim, so a slow login costs no claim.
+    /// `Err` is always [`Outcome::NotSent`], as a whole [`Reply`] for the attempt log.
+    fn ready(&self) -> Result<(), Box<Reply>> {
+        Ok(())
+    }
+
+    /// Makes at most one request that carries the message. Never retries, never follows.
+    fn send(&self, sending: &Sending, message: &Message, prepared: &Prepared) -> Reply;
+
+    /// One harmless exchange to see whether the far end answers (a token, a TCP+TLS connect); used by `check`
+    /// and `dest probe`. `Ok` holds one line for people.
+    fn probe(&self) -> Result<String, String>;
+}
+
+/// Whether an outcome says something about the destination rather than the message.
+pub fn is_about_the_destination(outcome: &Outcome) -> bool {
+    use crate::message::NotSentKind as K;
+    matches!(outcome, Outcome::NotSent { kind: K::Unreachable | K::Throttled(_) | K::Denied, .. })
+}
