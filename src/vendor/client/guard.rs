@@ -217,3 +217,117 @@ impl Transport for Guarded {
         self.inner.is_tls()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpListener};
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    use ureq::Agent;
+    use ureq::unversioned::resolver::DefaultResolver;
+
+    use super::*;
+
+    /// An agent as careless as ureq's defaults: follows ten redirects, keeps connections.
+    fn careless_agent() -> Agent {
+        Agent::with_parts(
+            Agent::config_builder().proxy(None).timeout_global(Some(Duration::from_secs(10))).build(),
+            Guard::default(),
+            DefaultResolver::default(),
+        )
+    }
+
+    /// Answers every request with this status and location on a kept connection; counts requests.
+    fn redirecting_server(status: u16, location: Option<&str>) -> (SocketAddr, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let location = location.map_or_else(|| format!("http://{address}/other"), str::to_owned);
+        let seen = Arc::new(AtomicUsize::new(0));
+        let count = seen.clone();
+        // Lives until the test's process ends; at most a few connections come.
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, count, location) = (stream.unwrap(), count.clone(), location.clone());
+                std::thread::spawn(move || {
+                    let mut buffer = [0; 4096];
+                    let mut text = Vec::new();
+                    while let Ok(bytes @ 1..) = stream.read(&mut buffer) {
+                        text.extend_from_slice(&buffer[..bytes]);
+                        // The body of every request here ends in '!', a GET has none.
+                        if text.ends_with(b"!") || (text.starts_with(b"GET") && text.ends_with(b"\r\n\r\n")) {
+                            count.fetch_add(1, Ordering::SeqCst);
+                            text.clear();
+                            let answer = format!(
+                                "HTTP/1.1 {status} x\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n"
+                            );
+                            stream.write_all(answer.as_bytes()).unwrap();
+                        }
+                    }
+                });
+            }
+        });
+        (address, seen)
+    }
+
+    fn begin() -> Call {
+        Call::begin(Duration::from_secs(10), false)
+    }
+
+    #[test]
+    fn redirects_switched_on_by_mistake_send_no_second_request() {
+        let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let to_dead_port = format!("http://{dead}/other");
+        for (status, location) in [
+            (301, None),
+            (302, None),
+            (303, None),
+            (307, None),
+            (308, None),
+            (303, Some(to_dead_port.as_str())),
+        ] {
+            let (address, seen) = redirecting_server(status, location);
+            let agent = careless_agent();
+            let call = begin();
+            let error = agent.post(format!("http://{address}/pay")).send("hello!").unwrap_err();
+            let record = call.record();
+            assert!(record.attempted > 0, "{status}: {error}");
+            assert_eq!(seen.load(Ordering::SeqCst), 1, "{status}");
+            // ureq itself gives up on 307 and 308; the others meet the fuse.
+            assert_eq!(record.refused > 0, status < 307, "{status}: {error}");
+        }
+    }
+
+    #[test]
+    fn outside_a_call_nothing_connects_and_a_kept_connection_writes_nothing() {
+        let (address, seen) = redirecting_server(200, None);
+        let agent = careless_agent();
+        let url = format!("http://{address}/pay");
+        assert!(matches!(agent.get(&url).call(), Err(Error::Other(why)) if why.is::<Refused>()));
+        let call = begin();
+        agent.post(&url).send("hello!").unwrap();
+        drop(call);
+        // The connection is in the pool now; on another thread there is no call.
+        let there = std::thread::spawn(move || agent.post(&url).send("hello!").is_err());
+        assert!(there.join().unwrap());
+        assert_eq!(seen.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_panic_leaves_no_call_behind() {
+        let broken = std::panic::catch_unwind(|| {
+            let _call = begin();
+            wire(|w| {
+                w.attempted = 7;
+                w.depth = 3;
+            });
+            std::panic::resume_unwind(Box::new("as a library might"));
+        });
+        assert!(broken.is_err());
+        let left = WIRE.get();
+        assert!(!left.active && left.attempted == 0 && left.depth == 0);
+        let call = begin();
+        assert_eq!((call.record().attempted, call.record().depth), (0, 0));
+    }
+}

@@ -91,6 +91,9 @@ fn tls_reason(error: &std::io::Error) -> Option<String> {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 "the certificate is for another name".into()
             }
+            CertificateError::BadSignature => {
+                "the certificate is not signed by the issuer that it names; check `ca_file`".into()
+            }
             CertificateError::Revoked => "the certificate has been revoked".into(),
             other => format!("the certificate is not accepted: {other}"),
         },
