@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod lifecycle;
 pub mod limits;
 pub mod message;
 pub mod store;
