@@ -246,7 +246,10 @@ mod tests {
     fn nothing_but_proof_leads_from_a_claim_back_to_a_send() {
         for (from, event, to) in INBOX_MOVES {
             if *to == InboxMove::RowDeleted {
-                assert!(matches!(event, InboxEvent::NotSent | InboxEvent::SettleNotSent), "{from} --{event:?}");
+                assert!(
+                    matches!(event, InboxEvent::NotSent | InboxEvent::SettleNotSent),
+                    "{from} --{event:?}"
+                );
             }
         }
     }

@@ -5,9 +5,14 @@
 
 pub mod bizppurio;
 pub mod client;
+pub mod euckr;
 pub mod http;
+mod pace;
 pub mod token;
 
+use std::sync::Arc;
+
+use crate::config::{DestinationSettings, VendorSettings};
 use crate::message::{Message, Outcome, Reply};
 use crate::store::inbox::Sending;
 
@@ -42,6 +47,12 @@ pub trait Vendor: Send + Sync {
     /// Makes at most one request that carries the message. Never retries, never follows.
     fn send(&self, sending: &Sending, message: &Message, prepared: &Prepared) -> Reply;
 
+    /// Whether the receiver really deduplicates by our message id (a setting): only then may an unknown outcome be
+    /// tried again with the same id.
+    fn deduplicates(&self) -> bool {
+        false
+    }
+
     /// One harmless exchange to see whether the far end answers (a token, a TCP+TLS connect); used by `check`
     /// and `dest probe`. `Ok` holds one line for people.
     fn probe(&self) -> Result<String, String>;
@@ -51,4 +62,20 @@ pub trait Vendor: Send + Sync {
 pub fn is_about_the_destination(outcome: &Outcome) -> bool {
     use crate::message::NotSentKind as K;
     matches!(outcome, Outcome::NotSent { kind: K::Unreachable | K::Throttled(_) | K::Denied, .. })
+}
+
+/// The adapter of a destination; fails on what only the adapter can check (template, CA file).
+pub fn build(settings: &DestinationSettings) -> Result<Arc<dyn Vendor>, String> {
+    let client = client::ClientSettings {
+        timeout: settings.timeout,
+        connect_timeout: settings.connect_timeout,
+        keep_alive: settings.keep_alive,
+        idle_max: settings.threads,
+        ca_file: settings.ca_file.clone(),
+        proxy: settings.proxy.clone(),
+    };
+    Ok(match &settings.vendor {
+        VendorSettings::Http(http) => Arc::new(http::Http::new(settings, http, &client)?),
+        VendorSettings::BizPpurio(biz) => Arc::new(bizppurio::BizPpurio::new(settings, biz, &client)?),
+    })
 }
