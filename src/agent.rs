@@ -155,7 +155,7 @@ impl Agent {
         let inbox_pool = pool::open(inbox_path, Part::Inbox, POOL_READERS)?;
 
         let stop = Arc::new(AtomicBool::new(false));
-        let flags = Arc::new(WatchFlags::default());
+        let flags = Arc::new(WatchFlags::new()?);
         let mut lanes = Vec::new();
         let mut workers = Vec::new();
         let mut gates = Vec::new();
@@ -310,7 +310,7 @@ impl Agent {
     pub fn stop(self) -> bool {
         let deadline = Instant::now() + self.stop_within;
         self.stop.store(true, Ordering::SeqCst);
-        self.flags.stop.store(true, Ordering::SeqCst);
+        self.flags.stop();
         let _ = self.relay_events.send(Event::Stop(deadline));
         let Self { relay, workers, watch, writer_thread, checkpointers, writer, relay_events, sweep, .. } =
             self;

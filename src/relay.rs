@@ -149,8 +149,8 @@ pub struct Relay {
     connection: Option<Connection>,
     events: Receiver<Event>,
     to_self: Sender<Event>,
-    /// Rows handed over and not confirmed, with their lane.
-    in_flight: HashMap<i64, usize>,
+    /// Rows handed over and not confirmed.
+    in_flight: HashMap<i64, Flight>,
     /// For each lane.
     lane_in_flight: Vec<usize>,
     /// Confirms to be marked.
@@ -160,6 +160,13 @@ pub struct Relay {
     reconcile_now: bool,
     trouble: Option<Duration>,
     turn: usize,
+}
+
+/// A hand-off under way.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    lane: usize,
+    since: Instant,
 }
 
 /// What one round did.
@@ -276,16 +283,14 @@ impl Relay {
                     if matches!(confirm.answer, Answer::InFlight) {
                         continue;
                     }
-                    if let Some(lane) = self.in_flight.remove(&confirm.row) {
-                        self.lane_in_flight[lane] -= 1;
-                    }
+                    self.land(confirm.row);
                 }
                 for (cause, destination, text) in round.alerts {
                     self.parts.alerts.raise(cause, &destination, text);
                 }
                 let _ = kill::point("relay-after-claim");
                 for (lane, handoff) in round.handoffs {
-                    self.in_flight.insert(handoff.row, lane);
+                    let _again = self.in_flight.insert(handoff.row, Flight { lane, since: Instant::now() });
                     self.lane_in_flight[lane] += 1;
                     // Never blocks: the channel has at least as many places as may be in flight. If the workers are
                     // gone the row stays PUBLISHING and comes back by its lease or at the next start.
@@ -315,6 +320,22 @@ impl Relay {
         }
     }
 
+    fn land(&mut self, row: i64) {
+        if let Some(flight) = self.in_flight.remove(&row) {
+            self.lane_in_flight[flight.lane] -= 1;
+        }
+    }
+
+    /// Hand-offs whose confirm never came within the lease are forgotten (F4): the row is handed over again, and the
+    /// inbox absorbs it.
+    fn forget_lost(&mut self) {
+        let lease = self.parts.settings.lease;
+        let lost: Vec<i64> = self.in_flight.iter().filter(|(_, flight)| flight.since.elapsed() >= lease).map(|(row, _)| *row).collect();
+        for row in lost {
+            self.land(row);
+        }
+    }
+
     fn try_round(&mut self, confirms: &[Confirm]) -> Result<Round, db::DbError> {
         let path = self.parts.path.clone();
         let sqlite = |source| db::DbError::sqlite(&path, source);
@@ -323,7 +344,10 @@ impl Relay {
         }
         let mut connection =
             self.connection.take().ok_or_else(|| db::DbError::Missing { path: path.clone() })?;
-        let reconcile = self.reconcile_now || self.last_reconcile.elapsed() >= RELAY_RECONCILE;
+        let reconcile = self.reconcile_now || self.last_reconcile.elapsed() >= self.reconcile_every();
+        if reconcile {
+            self.forget_lost();
+        }
         let claiming = self.stop.is_none();
         if confirms.is_empty() && !reconcile && !(claiming && self.has_work(&connection).map_err(sqlite)?) {
             self.connection = Some(connection);
@@ -383,6 +407,10 @@ impl Relay {
         Ok(false)
     }
 
+    fn reconcile_every(&self) -> Duration {
+        RELAY_RECONCILE.min(self.parts.settings.lease / 3)
+    }
+
     fn lane_of(&self, destination: &str) -> Option<usize> {
         self.parts.lanes.iter().position(|lane| lane.destination.as_str() == destination)
     }
@@ -411,10 +439,10 @@ impl Relay {
         let lanes = self.parts.lanes.len();
         let mut back = vec![0usize; lanes];
         for confirm in confirms {
-            if let Some(lane) = self.in_flight.get(&confirm.row)
+            if let Some(flight) = self.in_flight.get(&confirm.row)
                 && !matches!(confirm.answer, Answer::InFlight)
             {
-                back[*lane] += 1;
+                back[flight.lane] += 1;
             }
         }
         // Each round begins with another destination, so that none is always last.
@@ -680,7 +708,10 @@ impl Relay {
 
     /// How long nothing can be due.
     fn until_next(&self) -> Duration {
-        let poll = self.trouble.unwrap_or(self.parts.settings.poll);
+        let mut poll = self.trouble.unwrap_or(self.parts.settings.poll);
+        if !self.in_flight.is_empty() {
+            poll = poll.min(self.reconcile_every());
+        }
         if let Some(deadline) = self.stop {
             return poll
                 .min(deadline.saturating_duration_since(Instant::now()))

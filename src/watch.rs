@@ -20,12 +20,27 @@ use crate::db::{self, Part};
 const LOOKS: u32 = 11;
 
 /// Shared with the relay.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct WatchFlags {
     /// The relay is at work and will look again by itself: hints need no answer.
     pub busy: AtomicBool,
+    stop: AtomicBool,
+    /// Wakes the room for its stop.
+    bell: OwnedFd,
+}
+
+impl WatchFlags {
+    /// One set for a watch and its relay.
+    pub fn new() -> std::io::Result<Self> {
+        let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
+        Ok(Self { busy: AtomicBool::new(false), stop: AtomicBool::new(false), bell })
+    }
+
     /// The agent stops.
-    pub stop: AtomicBool,
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
 }
 
 /// The room. `wake` is called (from this thread) whenever another connection has committed.
@@ -69,7 +84,7 @@ impl Watch {
         self.connection.query_row("PRAGMA data_version", [], |row| row.get(0)).unwrap_or(-1)
     }
 
-    /// Runs until `flags.stop`; looks at it at least once a second.
+    /// Runs until the flags' stop.
     pub fn run(mut self, wake: impl Fn()) {
         while !self.flags.stop.load(Ordering::Relaxed) {
             let Some(fd) = &self.inotify else {
@@ -77,10 +92,9 @@ impl Watch {
                 self.add_watch();
                 continue;
             };
-            let mut fds = [PollFd::new(fd, PollFlags::IN)];
-            let timeout = Timespec { tv_sec: 1, tv_nsec: 0 };
-            let ready = poll(&mut fds, Some(&timeout)).unwrap_or(0);
-            if ready == 0 {
+            let mut fds = [PollFd::new(fd, PollFlags::IN), PollFd::new(&self.flags.bell, PollFlags::IN)];
+            let timeout = Timespec { tv_sec: 60, tv_nsec: 0 };
+            if poll(&mut fds, Some(&timeout)).unwrap_or(0) == 0 || self.flags.stop.load(Ordering::Relaxed) {
                 continue;
             }
             if self.drain_events() {

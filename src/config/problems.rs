@@ -110,7 +110,6 @@ mod tests {
         let problems = Problems::new("a\nbc\n\nd");
         let lines: Vec<usize> = (0..=7).map(|offset| problems.line_of(offset)).collect();
         assert_eq!(lines, [1, 1, 2, 2, 2, 3, 4, 4]);
-        assert_eq!(problems.last_line(), 4);
         problems.add(4, "[b].y", &Wrong::new("second"));
         problems.add(2, "", &Wrong::new("first").meant(Some("this")));
         let shown: Vec<String> = problems.into_sorted().iter().map(Problem::to_string).collect();

@@ -276,17 +276,6 @@ impl Rule {
         }
     }
 
-    /// Whether the vendor takes a good message that this rule met.
-    pub(super) fn accepts(&self) -> bool {
-        self.accepted.unwrap_or(match &self.then {
-            Action::Status { status, .. } => (200..300).contains(status),
-            Action::VendorCode(code) => *code == 1000,
-            Action::Html(_) | Action::Redirect { .. } => false,
-            Action::Close(When::Accept | When::Head) | Action::Reset(When::Accept | When::Head) => false,
-            _ => true,
-        })
-    }
-
     fn meets(&self, facts: &Facts<'_>) -> bool {
         let when = &self.when;
         (match &when.path {
