@@ -1,9 +1,32 @@
 //! **Once, but never lost.** Keeps messages for customers in local SQLite and forwards each to a vendor's HTTP
 //! API at most once; whatever stays unknown is shown to a person.
+//!
+//! Reading order: [`message`], [`lifecycle`], `schema.sql`, [`store`], [`relay`], [`worker`], [`vendor`], [`agent`].
+//! ARCHITECTURE.md has the picture.
 #![forbid(unsafe_code)]
 
+pub mod agent;
+pub mod alert;
+pub mod cli;
+pub mod clock;
 pub mod config;
+pub mod db;
+pub mod exit;
+pub mod fingerprint;
+pub mod gate;
+pub mod lifecycle;
 pub mod limits;
 pub mod message;
+pub mod owner;
+pub mod policy;
+pub mod rate;
+pub mod relay;
+pub mod retry;
+pub mod route;
+pub mod sandbox;
 pub mod store;
+pub mod sweeper;
+pub mod thread;
 pub mod vendor;
+pub mod watch;
+pub mod worker;

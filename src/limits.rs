@@ -27,3 +27,49 @@ const _: () = assert!(OUTCOME_LINGER.as_millis() <= 50);
 
 /// How long a writer waits for another process's lock before it reports busy (and keeps the work).
 pub const BUSY_TIMEOUT: Duration = Duration::from_millis(5_000);
+
+/// Most pieces of work in one commit: bounds the time others wait for the lock.
+pub const WRITER_BATCH_MAX: usize = 512;
+/// A mean commit above this is a slow disk: then claims wait a moment for each other.
+pub const SYNC_SLOW: Duration = Duration::from_micros(500);
+/// Longest such wait.
+pub const SYNC_LINGER_MAX: Duration = Duration::from_millis(1);
+/// First pause after a failed commit; doubled up to [`WRITER_RETRY_MAX`].
+pub const WRITER_RETRY_MIN: Duration = Duration::from_millis(50);
+/// Longest pause between tries to write an outcome that is owed.
+pub const WRITER_RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// Pause between two checkpoints of a busy file: long enough to copy many pages with two syncs.
+pub const CHECKPOINT_PAUSE: Duration = Duration::from_millis(60);
+/// Pages in the log above which the writer closes the gap itself.
+pub const WAL_FRAMES_LONG: u64 = 1_000;
+/// Pages in the log that cannot be copied back above which a reader is reported.
+pub const WAL_FRAMES_PINNED: u64 = 10_000;
+
+/// First pause before a closed destination is probed.
+pub const GATE_PAUSE_MIN: Duration = Duration::from_secs(1);
+/// Longest pause between probes: a link that is back is used within a minute.
+pub const GATE_PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Pause after a 429 that names none.
+pub const GATE_THROTTLE_DEFAULT: Duration = Duration::from_secs(5);
+
+/// Hand-offs under way per worker: enough that a worker never waits for the relay, few enough that an urgent row
+/// does not wait behind a full channel.
+pub const HANDOFFS_PER_THREAD: usize = 8;
+/// Shortest time between two commits of a busy relay: producers get the lock in between.
+pub const RELAY_PAUSE: Duration = Duration::from_millis(1);
+/// Rows closed, routed or parked by the relay itself in one commit.
+pub const RELAY_SWEEP_MAX: usize = 200;
+/// How often a relay compares its memory with the table and renews leases.
+pub const RELAY_RECONCILE: Duration = Duration::from_secs(60);
+
+/// How often stale SENDING rows are looked for.
+pub const SWEEP_EVERY: Duration = Duration::from_secs(300);
+/// Rows settled by one commit of the sweeper or of recovery.
+pub const SWEEP_MAX: u32 = 500;
+/// At least one real commit in this time while idle: readiness is a commit, not an open file.
+pub const HEARTBEAT_EVERY: Duration = Duration::from_secs(300);
+/// What a stop may take beyond the longest vendor timeout.
+pub const STOP_MARGIN: Duration = Duration::from_secs(10);
+/// Read-only connections of the agent.
+pub const POOL_READERS: u32 = 3;

@@ -1,2 +1,5 @@
 //! The program: parse, run, exit code.
-fn main() {}
+
+fn main() {
+    std::process::exit(onceward::cli::main());
+}

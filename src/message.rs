@@ -189,6 +189,10 @@ impl NotSentProof {
     pub(crate) fn vendor_only() -> Self {
         Self { _only_vendor_makes_one: () }
     }
+    /// For the worker's last look at the rules: the adapter was not even asked.
+    pub(crate) fn before_the_call() -> Self {
+        Self { _only_vendor_makes_one: () }
+    }
 }
 
 /// How long the parts of a call took.

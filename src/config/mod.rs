@@ -3,9 +3,23 @@
 //! `parse.rs` turns the text into this, reporting every problem at once with its line. Defaults live in
 //! `parse.rs` only. Secrets are read when the settings are loaded and print as stars.
 
+mod destination;
+mod duration;
+pub mod find;
+mod nearest;
+mod parse;
+mod problems;
+mod rate;
+pub mod sample;
+pub mod secret;
+mod section;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub use parse::SettingsError;
+pub use problems::Problem;
 
 /// A secret value: prints as stars, compared by nobody.
 #[derive(Clone)]

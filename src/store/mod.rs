@@ -1,2 +1,9 @@
-//! The rule of this folder: a file per table, verbs only, writing needs the writer's transaction.
+//! The tables. The rule of this folder: a file per table, verbs only, no `set_state`; every move is one conditional
+//! statement that names the state (and the owner) it leaves. Zero rows changed means somebody else was first.
+
+pub mod alert;
+pub mod attempt;
 pub mod inbox;
+pub mod meta;
+pub mod outbox;
+pub mod tally;

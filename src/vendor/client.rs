@@ -83,6 +83,13 @@ pub struct Answer {
     pub headers: Vec<(String, String)>,
 }
 
+impl Answer {
+    /// The first header of that (lower-case) name.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+}
+
 /// One destination's HTTP client; shared by its threads.
 pub struct Client {
     settings: ClientSettings,

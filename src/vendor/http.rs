@@ -6,33 +6,29 @@
 mod rules;
 pub mod template;
 
-use std::time::Duration;
-
+use self::template::{Escaping, Template};
+use super::client::{Client, ClientSettings};
+use super::{Prepared, Unfit, Vendor};
 use crate::config::{DestinationSettings, HttpSettings};
-use crate::message::{Message, NotSentKind, Outcome, Reply};
+use crate::message::{Message, Reply};
 use crate::store::inbox::Sending;
-use template::{Escaping, Template};
-
-use super::client::{Client, Exchange};
-use super::{Prepared, Unfit, Vendor, pace};
-
-/// Longest wait of a probe for a connection, where the settings allow more.
-const PROBE_TIMEOUT_MAX: Duration = Duration::from_secs(5);
 
 /// One `type = "http"` destination; shared by its threads.
-pub struct HttpVendor {
+pub struct Http {
     client: Client,
     url: String,
-    connect_timeout: Duration,
-    proxy: Option<String>,
     settings: HttpSettings,
     escaping: Escaping,
     template: Option<Template>,
 }
 
-impl HttpVendor {
+impl Http {
     /// Compiles the template and checks the headers; fails with a text for people that holds no secret.
-    pub fn new(destination: &DestinationSettings, settings: &HttpSettings) -> Result<Self, String> {
+    pub fn new(
+        destination: &DestinationSettings,
+        settings: &HttpSettings,
+        client: &ClientSettings,
+    ) -> Result<Self, String> {
         let escaping = Escaping::of(&settings.content_type);
         let template = match &settings.body {
             Some(source) => Some(Template::compile(source, escaping)?),
@@ -40,10 +36,8 @@ impl HttpVendor {
         };
         check_headers(settings)?;
         Ok(Self {
-            client: Client::new(&super::client_settings(destination))?,
+            client: Client::new(client)?,
             url: destination.url.clone(),
-            connect_timeout: destination.connect_timeout,
-            proxy: destination.proxy.clone(),
             settings: settings.clone(),
             escaping,
             template,
@@ -51,14 +45,14 @@ impl HttpVendor {
     }
 }
 
-impl Vendor for HttpVendor {
+impl Vendor for Http {
     fn prepare(&self, message: &Message) -> Result<Prepared, Unfit> {
         let body = match &self.template {
             Some(template) => template.render(message)?,
             None => {
                 if self.escaping == Escaping::Json {
-                    serde_json::from_str::<serde::de::IgnoredAny>(&message.payload).map_err(|error| Unfit {
-                        reason: format!("payload is not JSON: {}", template::place(&error)),
+                    serde_json::from_str::<serde::de::IgnoredAny>(&message.payload).map_err(|error| {
+                        Unfit { reason: format!("payload is not JSON: {}", template::place(&error)) }
                     })?;
                 }
                 message.payload.clone().into_bytes()
@@ -66,18 +60,16 @@ impl Vendor for HttpVendor {
         };
         let mut headers = Vec::new();
         let id = message.message_id.as_str();
+        let bytes_max = self.settings.reference_bytes_max;
+        if id.len() > bytes_max {
+            let bytes = id.len();
+            return Err(Unfit::new(format!(
+                "TOO_LONG: message id has {bytes} bytes, {bytes_max} are allowed"
+            )));
+        }
         for name in [&self.settings.reference_header, &self.settings.idempotency_header] {
             if name.is_empty() {
                 continue;
-            }
-            if id.len() > self.settings.reference_bytes_max {
-                return Err(Unfit {
-                    reason: format!(
-                        "message id has {} bytes; {name} takes at most {}",
-                        id.len(),
-                        self.settings.reference_bytes_max
-                    ),
-                });
             }
             if !is_header_value(id) || id.is_empty() {
                 return Err(Unfit { reason: format!("message id has characters that {name} cannot carry") });
@@ -104,33 +96,11 @@ impl Vendor for HttpVendor {
         headers.extend(self.settings.headers.iter().map(|(name, value)| (name.as_str(), value.reveal())));
         headers.extend(prepared.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let (exchange, timing) = self.client.post_once(&self.url, &headers, &prepared.body);
-        match exchange {
-            Exchange::NotSent { reason, proof } => Reply {
-                outcome: Outcome::NotSent { kind: NotSentKind::Unreachable, code: None, reason, proof },
-                http_status: None,
-                timing,
-                pause: None,
-            },
-            Exchange::Unknown { status, reason } => Reply {
-                outcome: Outcome::Unknown { code: status.map(|status| status.to_string()), reason },
-                http_status: status,
-                timing,
-                pause: None,
-            },
-            Exchange::Answered(answer) => {
-                let outcome = rules::read(&self.settings, &answer);
-                let pause = match &outcome {
-                    Outcome::NotSent { kind: NotSentKind::Throttled(wait), .. } => *wait,
-                    Outcome::NotSent { .. } => pace::wait_after_refusal(&answer),
-                    _ => pace::wait_for_budget(&answer),
-                };
-                Reply { outcome, http_status: Some(answer.status), timing, pause }
-            }
-        }
+        super::reply(exchange, timing, |answer| rules::read(&self.settings, answer))
     }
 
     fn probe(&self) -> Result<String, String> {
-        super::probe_connect(&self.url, self.proxy.as_deref(), self.connect_timeout.min(PROBE_TIMEOUT_MAX))
+        self.client.connect_only(&self.url)
     }
 
     fn deduplicates(&self) -> bool {
@@ -145,7 +115,9 @@ fn check_headers(settings: &HttpSettings) -> Result<(), String> {
     let own = [&settings.reference_header, &settings.idempotency_header];
     let names = settings.headers.iter().map(|(name, _)| name);
     for name in names.chain(own.into_iter().filter(|name| !name.is_empty())) {
-        if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)) {
+        if name.is_empty()
+            || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+        {
             return Err(format!("{name:?} is not a header name"));
         }
         if OURS.iter().any(|ours| name.eq_ignore_ascii_case(ours)) {
@@ -154,10 +126,14 @@ fn check_headers(settings: &HttpSettings) -> Result<(), String> {
     }
     for (name, value) in &settings.headers {
         if !is_header_value(value.reveal()) {
-            return Err(format!("the value of header {name} has a character that a header cannot carry (a line end?)"));
+            return Err(format!(
+                "the value of header {name} has a character that a header cannot carry (a line end?)"
+            ));
         }
         if own.iter().any(|own| own.eq_ignore_ascii_case(name)) {
-            return Err(format!("header {name} carries the message id; take its fixed value out of the settings"));
+            return Err(format!(
+                "header {name} carries the message id; take its fixed value out of the settings"
+            ));
         }
     }
     if !is_header_value(&settings.content_type) || settings.content_type.is_empty() {

@@ -5,10 +5,16 @@
 
 pub mod bizppurio;
 pub mod client;
+pub mod euckr;
 pub mod http;
+mod pace;
 pub mod token;
 
-use crate::message::{Message, Outcome, Reply};
+use std::sync::Arc;
+
+use self::client::{Answer, Exchange};
+use crate::config::{DestinationSettings, VendorSettings};
+use crate::message::{Message, NotSentKind, Outcome, Reply, Timing};
 use crate::store::inbox::Sending;
 
 /// A request made ready by [`Vendor::prepare`]; its content is the adapter's own.
@@ -27,6 +33,13 @@ pub struct Unfit {
     pub reason: String,
 }
 
+impl Unfit {
+    /// Wraps a reason that names fields and sizes, never a number or a text.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into() }
+    }
+}
+
 /// One vendor API behind one destination.
 pub trait Vendor: Send + Sync {
     /// Encodes the request. Pure: no clock, no network. An error parks the message before any claim.
@@ -42,6 +55,12 @@ pub trait Vendor: Send + Sync {
     /// Makes at most one request that carries the message. Never retries, never follows.
     fn send(&self, sending: &Sending, message: &Message, prepared: &Prepared) -> Reply;
 
+    /// Whether the receiver really deduplicates by our message id (a setting): only then may an unknown outcome be
+    /// tried again with the same id.
+    fn deduplicates(&self) -> bool {
+        false
+    }
+
     /// One harmless exchange to see whether the far end answers (a token, a TCP+TLS connect); used by `check`
     /// and `dest probe`. `Ok` holds one line for people.
     fn probe(&self) -> Result<String, String>;
@@ -49,6 +68,54 @@ pub trait Vendor: Send + Sync {
 
 /// Whether an outcome says something about the destination rather than the message.
 pub fn is_about_the_destination(outcome: &Outcome) -> bool {
-    use crate::message::NotSentKind as K;
-    matches!(outcome, Outcome::NotSent { kind: K::Unreachable | K::Throttled(_) | K::Denied, .. })
+    matches!(
+        outcome,
+        Outcome::NotSent {
+            kind: NotSentKind::Unreachable | NotSentKind::Throttled(_) | NotSentKind::Denied,
+            ..
+        }
+    )
+}
+
+/// The adapter of a destination; fails on what only the adapter can check (template, headers, CA file), with a text
+/// for people that holds no secret. Opens no connection.
+pub fn build(settings: &DestinationSettings) -> Result<Arc<dyn Vendor>, String> {
+    let client = client::ClientSettings {
+        timeout: settings.timeout,
+        connect_timeout: settings.connect_timeout,
+        keep_alive: settings.keep_alive,
+        idle_max: settings.threads,
+        ca_file: settings.ca_file.clone(),
+        proxy: settings.proxy.clone(),
+    };
+    Ok(match &settings.vendor {
+        VendorSettings::Http(http) => Arc::new(http::Http::new(settings, http, &client)?),
+        VendorSettings::BizPpurio(biz) => Arc::new(bizppurio::BizPpurio::new(settings, biz, &client)?),
+    })
+}
+
+/// An exchange as a reply; `read` is asked about whole answers only.
+fn reply(exchange: Exchange, timing: Timing, read: impl FnOnce(&Answer) -> Outcome) -> Reply {
+    let (outcome, http_status, pause) = match exchange {
+        Exchange::NotSent { reason, proof } => {
+            (Outcome::NotSent { kind: NotSentKind::Unreachable, code: None, reason, proof }, None, None)
+        }
+        Exchange::Unknown { status, reason } => {
+            (Outcome::Unknown { code: status.map(|status| status.to_string()), reason }, status, None)
+        }
+        Exchange::Answered(answer) => {
+            let outcome = read(&answer);
+            let pause = match &outcome {
+                Outcome::NotSent { kind: NotSentKind::Throttled(Some(wait)), .. } => Some(*wait),
+                _ => pace::pause(&answer),
+            };
+            (outcome, Some(answer.status), pause)
+        }
+    };
+    Reply { outcome, http_status, timing, pause }
+}
+
+/// A claim for one message may not pay for another: a mix-up is our bug, and the worker records the panic as unknown.
+fn must_be_claimed(sending: &Sending, message: &Message) {
+    assert_eq!(sending.message_id(), &message.message_id, "the claim is for another message");
 }

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 
 use super::client::Answer;
+use crate::clock::wall_ms;
 
 /// Shortest wait that is worth asking for: BizPpurio gives 0.299 without saying whether seconds are meant.
 pub const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -22,13 +22,20 @@ pub fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
 /// How long a refused caller should stay away: `Retry-After` (seconds or a date), else `RateLimit-Reset`.
 /// Between 1 s and 1 h; `None` when neither is there and readable.
 pub fn wait_after_refusal(answer: &Answer) -> Option<Duration> {
-    header(answer, "retry-after")
-        .and_then(|text| seconds(text).or_else(|| until(text, their_now(answer))))
-        .or_else(|| reset(answer))
+    retry_after(answer).or_else(|| reset(answer))
 }
 
-/// The pause that an answer of any kind asks for: its budget is used up (`RateLimit-Remaining: 0`).
-pub fn wait_for_budget(answer: &Answer) -> Option<Duration> {
+fn retry_after(answer: &Answer) -> Option<Duration> {
+    header(answer, "retry-after").and_then(|text| seconds(text).or_else(|| until(text, their_now_ms(answer))))
+}
+
+/// The pause that an answer of any kind asks for, so that later calls wait: `Retry-After`, or a budget that is used
+/// up (`RateLimit-Remaining: 0`). `RateLimit-Reset` alone stands on every answer and asks for nothing.
+pub fn pause(answer: &Answer) -> Option<Duration> {
+    retry_after(answer).or_else(|| used_up(answer))
+}
+
+fn used_up(answer: &Answer) -> Option<Duration> {
     let remaining: f64 = header(answer, "ratelimit-remaining")?.parse().ok()?;
     (remaining <= 0.0).then(|| reset(answer).unwrap_or(PAUSE_MIN))
 }
@@ -46,21 +53,21 @@ fn seconds(text: &str) -> Option<Duration> {
     Some(Duration::from_secs_f64(seconds.clamp(PAUSE_MIN.as_secs_f64(), PAUSE_MAX.as_secs_f64())))
 }
 
-/// An HTTP date, seen from `now`.
-fn until(text: &str, now: Timestamp) -> Option<Duration> {
-    let then = http_date(text)?;
-    let ahead = Duration::try_from(then.duration_since(now)).unwrap_or(Duration::ZERO);
-    Some(ahead.clamp(PAUSE_MIN, PAUSE_MAX))
+/// An HTTP date, seen from `now_ms`.
+fn until(text: &str, now_ms: i64) -> Option<Duration> {
+    let ahead_ms = http_date_ms(text)?.saturating_sub(now_ms).max(0);
+    Some(Duration::from_millis(ahead_ms.unsigned_abs()).clamp(PAUSE_MIN, PAUSE_MAX))
 }
 
-/// The sender's clock, so that a wrong clock on our side does not stretch a wait; ours where it gives none.
-pub fn their_now(answer: &Answer) -> Timestamp {
-    header(answer, "date").and_then(http_date).unwrap_or_else(Timestamp::now)
+/// The sender's clock, UTC milliseconds, so that a wrong clock on our side does not stretch a wait; ours where it
+/// gives none.
+pub fn their_now_ms(answer: &Answer) -> i64 {
+    header(answer, "date").and_then(http_date_ms).unwrap_or_else(wall_ms)
 }
 
-fn http_date(text: &str) -> Option<Timestamp> {
+fn http_date_ms(text: &str) -> Option<i64> {
     static PARSER: rfc2822::DateTimeParser = rfc2822::DateTimeParser::new();
-    PARSER.parse_timestamp(text).ok()
+    PARSER.parse_timestamp(text).ok().map(jiff::Timestamp::as_millisecond)
 }
 
 #[cfg(test)]
@@ -103,11 +110,18 @@ mod tests {
     }
 
     #[test]
-    fn a_used_up_budget_asks_for_a_pause() {
-        let pause = |headers: &[(&str, &str)]| wait_for_budget(&answer(headers));
+    fn a_used_up_budget_or_an_open_wish_asks_for_a_pause() {
+        let pause = |headers: &[(&str, &str)]| super::pause(&answer(headers));
         assert_eq!(pause(&[("ratelimit-remaining", "12"), ("ratelimit-reset", "9")]), None);
-        assert_eq!(pause(&[("ratelimit-remaining", "0"), ("ratelimit-reset", "9")]), Some(Duration::from_secs(9)));
+        assert_eq!(
+            pause(&[("ratelimit-remaining", "0"), ("ratelimit-reset", "9")]),
+            Some(Duration::from_secs(9))
+        );
         assert_eq!(pause(&[("ratelimit-remaining", "0")]), Some(PAUSE_MIN));
         assert_eq!(pause(&[("ratelimit-reset", "9")]), None);
+        assert_eq!(
+            pause(&[("retry-after", "4"), ("ratelimit-remaining", "0")]),
+            Some(Duration::from_secs(4))
+        );
     }
 }

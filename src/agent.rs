@@ -1,0 +1,385 @@
+//! Builds, starts and joins every room in order; the only file that knows them all.
+//!
+//! Start: take the folder, open and check both files, settle what dead starts left, make one real commit, start the
+//! rooms, then READY. Stop: along the arrows; the relay stops claiming, workers end what they began, outcomes are
+//! written, confirms are marked, the rest waits again, the files close.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+
+use crate::alert::{Alerts, Cause};
+use crate::clock::wall_ms;
+use crate::config::Settings;
+use crate::db::checkpoint::Checkpointer;
+use crate::db::writer::{Work, Writer};
+use crate::db::{self, DbError, Durability, Part, pool};
+use crate::exit;
+use crate::gate::Gate;
+use crate::limits::{HEARTBEAT_EVERY, POOL_READERS, STOP_MARGIN, SWEEP_EVERY};
+use crate::message::{Destination, OwnerId};
+use crate::owner::{self, OwnerError, Ownership, StateDir};
+use crate::policy::Policy;
+use crate::rate::Rate;
+use crate::relay::{Event, Lane, Relay, RelayParts};
+use crate::store::meta;
+use crate::sweeper::{self, Sweep};
+use crate::thread::spawn;
+use crate::vendor;
+use crate::watch::{Watch, WatchFlags};
+use crate::worker::{Shared, Worker};
+
+/// Why the agent does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Another agent, or a folder that cannot be used.
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
+    /// A database.
+    #[error(transparent)]
+    Db(#[from] DbError),
+    /// One of the two files is missing while the other stands (F30).
+    #[error(
+        "{missing}: is missing while {stands} stands. Sending now could repeat what was sent. Put the file back, or move both away and run `onceward init` to begin anew"
+    )]
+    HalfThere {
+        /// The missing file.
+        missing: PathBuf,
+        /// The other one.
+        stands: PathBuf,
+    },
+    /// A destination's adapter cannot be built.
+    #[error("[[destination]] {name}: {reason}")]
+    Vendor {
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// Threads, random numbers.
+    #[error("cannot start: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+impl StartError {
+    /// The documented exit code.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Self::Owner(OwnerError::Held { .. }) => exit::TRY_AGAIN,
+            Self::Owner(OwnerError::Io { source, .. }) | Self::Io(source) => match source.kind() {
+                std::io::ErrorKind::PermissionDenied => exit::NOT_PERMITTED,
+                std::io::ErrorKind::NotFound => exit::NO_INPUT,
+                std::io::ErrorKind::StorageFull => exit::TRY_AGAIN,
+                _ => exit::IO,
+            },
+            Self::Db(error) => db_exit_code(error),
+            Self::HalfThere { .. } => exit::UNAVAILABLE,
+            Self::Vendor { .. } => exit::SETTINGS,
+        }
+    }
+}
+
+/// The documented exit code of a database error.
+pub fn db_exit_code(error: &DbError) -> i32 {
+    use rusqlite::ErrorCode as E;
+    match error {
+        DbError::Missing { .. } => exit::NO_INPUT,
+        DbError::Newer { .. } | DbError::Unusable { .. } => exit::UNAVAILABLE,
+        error if error.is_temporary() => exit::TRY_AGAIN,
+        DbError::Sqlite { source, .. } => match source.sqlite_error_code() {
+            Some(E::ReadOnly | E::PermissionDenied | E::CannotOpen) => exit::NOT_PERMITTED,
+            Some(E::NotADatabase | E::DatabaseCorrupt) => exit::UNAVAILABLE,
+            _ => exit::IO,
+        },
+    }
+}
+
+/// A running agent.
+pub struct Agent {
+    writer: Writer,
+    relay_events: Sender<Event>,
+    stop: Arc<AtomicBool>,
+    flags: Arc<WatchFlags>,
+    /// Joined in this order.
+    relay: JoinHandle<()>,
+    workers: Vec<JoinHandle<()>>,
+    watch: JoinHandle<()>,
+    writer_thread: JoinHandle<()>,
+    checkpointers: Vec<JoinHandle<()>>,
+    stop_within: Duration,
+    sweep: SweepParts,
+    gates: Vec<(String, Arc<Gate>)>,
+    _ownership: Ownership,
+}
+
+struct SweepParts {
+    owner: OwnerId,
+    stale: Duration,
+    policy: Arc<Policy>,
+    alerts: Alerts,
+    last_sweep: Instant,
+}
+
+impl Agent {
+    /// Everything up to READY: when this returns, recovery is done and one commit is on the disk.
+    pub fn start(settings: &Settings, config: &Path) -> Result<Self, StartError> {
+        let state = StateDir::new(&settings.agent.state_dir);
+        both_or_none(&state)?;
+        let ownership = owner::take(&state, config)?;
+        let policy = Arc::new(Policy::new(settings));
+
+        // The inbox first: who we are, and what dead starts left in SENDING.
+        let inbox_path = state.inbox();
+        let mut connection = db::open_writer(&inbox_path, Part::Inbox, Durability::Full)?;
+        let sqlite = |source| DbError::sqlite(&inbox_path, source);
+        let agent_id = db::write(&mut connection, meta::agent_id).map_err(sqlite)?;
+        let owner = owner::owner_id(&agent_id)?;
+        let orphans = sweeper::recover(&mut connection, &owner, &policy).map_err(sqlite)?;
+        db::write(&mut connection, |tx| {
+            meta::put(tx, "started_by", owner.as_str())?;
+            meta::put(tx, "started_at_ms", &wall_ms().to_string())?;
+            meta::put(tx, "version", env!("CARGO_PKG_VERSION"))
+        })
+        .map_err(sqlite)?;
+
+        let (inbox_checkpointer, inbox_checkpoint_thread) =
+            checkpointer("ckpt-inbox", &inbox_path, Part::Inbox)?;
+        let (writer, writer_thread) =
+            Writer::start("inbox-writer", inbox_path.clone(), Part::Inbox, connection, inbox_checkpointer)?;
+        let alerts = Alerts::new(writer.clone());
+        sweeper::tell(&alerts, Cause::StaleSending, &orphans);
+        let inbox_pool = pool::open(inbox_path, Part::Inbox, POOL_READERS)?;
+
+        let stop = Arc::new(AtomicBool::new(false));
+        let flags = Arc::new(WatchFlags::new()?);
+        let mut lanes = Vec::new();
+        let mut workers = Vec::new();
+        let mut gates = Vec::new();
+        let mut longest_call = Duration::ZERO;
+        for destination in &settings.destinations {
+            let adapter = vendor::build(destination)
+                .map_err(|reason| StartError::Vendor { name: destination.name.clone(), reason })?;
+            longest_call = longest_call.max(destination.timeout);
+            let gate = Arc::new(Gate::default());
+            gates.push((destination.name.clone(), gate.clone()));
+            let (sender, receiver) = crossbeam_channel::bounded(settings.relay.channel);
+            let shared = Arc::new(Shared {
+                vendor: adapter,
+                gate: gate.clone(),
+                rate: Arc::new(Rate::new(destination.rate_per_s)),
+                owner: owner.clone(),
+                writer: writer.clone(),
+                inbox: inbox_pool.clone(),
+                policy: policy.clone(),
+                alerts: alerts.clone(),
+                stop: stop.clone(),
+            });
+            for number in 0..destination.threads {
+                let worker = Worker::new(shared.clone(), receiver.clone());
+                workers.push(spawn(thread_name(&destination.name, number), move || worker.run())?);
+            }
+            lanes.push(Lane {
+                destination: Destination::new(&destination.name),
+                handoff: sender,
+                gate,
+                threads: destination.threads,
+            });
+        }
+
+        let outbox_path = state.outbox();
+        let (outbox_checkpointer, outbox_checkpoint_thread) =
+            checkpointer("ckpt-outbox", &outbox_path, Part::Outbox)?;
+        let (relay, relay_events) = Relay::new(RelayParts {
+            path: outbox_path.clone(),
+            owner: owner.clone(),
+            settings: settings.relay.clone(),
+            retry: settings.retry.clone(),
+            routes: settings.routes.clone(),
+            policy: policy.clone(),
+            lanes,
+            inbox: inbox_pool,
+            alerts: alerts.clone(),
+            checkpointer: outbox_checkpointer,
+            flags: flags.clone(),
+        })?;
+        let watch = Watch::new(&outbox_path, flags.clone())?;
+        let wake = relay_events.clone();
+        let watch = spawn("watch", move || {
+            watch.run(|| {
+                let _ = wake.send(Event::Wake);
+            });
+        })?;
+        let relay = spawn("relay", move || relay.run())?;
+
+        let agent = Self {
+            writer,
+            relay_events,
+            stop,
+            flags,
+            relay,
+            workers,
+            watch,
+            writer_thread,
+            checkpointers: vec![inbox_checkpoint_thread, outbox_checkpoint_thread],
+            stop_within: longest_call + STOP_MARGIN,
+            sweep: SweepParts {
+                owner,
+                stale: settings.alert.stale_sending,
+                policy,
+                alerts,
+                last_sweep: Instant::now(),
+            },
+            gates,
+            _ownership: ownership,
+        };
+        if !agent.makes_progress(Duration::from_secs(30)) {
+            return Err(StartError::Io(std::io::Error::other(
+                "the rooms did not answer within 30 s of their start",
+            )));
+        }
+        Ok(agent)
+    }
+
+    /// The id of this start.
+    pub fn owner(&self) -> &OwnerId {
+        &self.sweep.owner
+    }
+
+    /// Proof of progress: the writer has committed, and the relay has ended a round, since this call began.
+    /// A commit that is due to `HEARTBEAT_EVERY` is made by this.
+    pub fn makes_progress(&self, within: Duration) -> bool {
+        let end = Instant::now() + within;
+        let (sender, receiver): (Sender<()>, Receiver<()>) = crossbeam_channel::bounded(1);
+        if self.relay_events.send(Event::Ping(sender)).is_err() || receiver.recv_deadline(end).is_err() {
+            return false;
+        }
+        let last_commit_ms = self.writer.health().last_commit_ms.load(Ordering::Relaxed);
+        let idle_ms = wall_ms().saturating_sub(last_commit_ms);
+        if self.writer.is_in_trouble() {
+            // It is alive and says so itself; restarting would not give the disk more room.
+            return true;
+        }
+        if (0..crate::clock::ms(HEARTBEAT_EVERY)).contains(&idle_ms) {
+            return true;
+        }
+        let (sender, receiver) = crossbeam_channel::bounded(1);
+        self.writer.submit(Box::new(Heartbeat { reply: sender }));
+        receiver.recv_deadline(end).is_ok()
+    }
+
+    /// Timed duties; cheap when nothing is due. Call it about every minute or more often.
+    pub fn tick(&mut self) {
+        if self.sweep.last_sweep.elapsed() >= SWEEP_EVERY {
+            self.sweep.last_sweep = Instant::now();
+            let SweepParts { owner, stale, policy, alerts, .. } = &self.sweep;
+            self.writer.submit(Box::new(Sweep::new(owner.clone(), *stale, policy.clone(), alerts.clone())));
+        }
+    }
+
+    /// One line for systemd's STATUS.
+    pub fn status_line(&self) -> String {
+        let now = Instant::now();
+        let shut: Vec<String> = self
+            .gates
+            .iter()
+            .filter_map(|(name, gate)| {
+                gate.describe(now)
+                    .map(|(why, next)| format!("{name} closed ({why}), next try in {} s", next.as_secs()))
+            })
+            .collect();
+        let commits = self.writer.health().commits.load(Ordering::Relaxed);
+        if self.writer.is_in_trouble() {
+            "the inbox cannot be written: nothing is sent until it can".into()
+        } else if shut.is_empty() {
+            format!("sending; {commits} commits since the start")
+        } else {
+            shut.join("; ")
+        }
+    }
+
+    /// How long a stop may take.
+    pub fn stop_within(&self) -> Duration {
+        self.stop_within
+    }
+
+    /// Graceful stop (F16). True if every section from claim to record came to its end.
+    pub fn stop(self) -> bool {
+        let deadline = Instant::now() + self.stop_within;
+        self.stop.store(true, Ordering::SeqCst);
+        self.flags.stop();
+        let _ = self.relay_events.send(Event::Stop(deadline));
+        let Self { relay, workers, watch, writer_thread, checkpointers, writer, relay_events, sweep, .. } =
+            self;
+        let in_time = join_until(relay, deadline); // its lanes drop: workers end
+        let all =
+            in_time && workers.into_iter().fold(true, |all, worker| join_until(worker, deadline) && all);
+        drop((writer, sweep, relay_events));
+        if all {
+            // Only now is nobody left who could hand the writer an outcome.
+            let written = join_until(writer_thread, deadline);
+            let _ = join_until(watch, deadline);
+            for checkpointer in checkpointers {
+                let _ = join_until(checkpointer, deadline);
+            }
+            return written;
+        }
+        false
+    }
+}
+
+fn join_until(handle: JoinHandle<()>, deadline: Instant) -> bool {
+    while !handle.is_finished() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    handle.join().is_ok()
+}
+
+/// F30: both files or none; one alone is a person's decision.
+fn both_or_none(state: &StateDir) -> Result<(), StartError> {
+    let (outbox, inbox) = (state.outbox(), state.inbox());
+    match (outbox.exists(), inbox.exists()) {
+        (true, false) => Err(StartError::HalfThere { missing: inbox, stands: outbox }),
+        (false, true) => Err(StartError::HalfThere { missing: outbox, stands: inbox }),
+        (false, false) => Err(StartError::Db(DbError::Missing { path: outbox })),
+        (true, true) => Ok(()),
+    }
+}
+
+fn checkpointer(
+    name: &'static str,
+    path: &Path,
+    part: Part,
+) -> Result<(Checkpointer, JoinHandle<()>), StartError> {
+    Checkpointer::start(name, path.to_owned(), part)
+        .map_err(|reason| StartError::Db(DbError::Unusable { path: path.to_owned(), reason }))
+}
+
+/// At most 15 bytes reach the kernel's thread name: the number must survive.
+fn thread_name(destination: &str, number: usize) -> String {
+    let short: String = destination.chars().take(10).collect();
+    format!("{short}-{number}")
+}
+
+struct Heartbeat {
+    reply: Sender<()>,
+}
+
+impl Work for Heartbeat {
+    fn apply(&mut self, connection: &rusqlite::Connection) -> rusqlite::Result<()> {
+        meta::put(connection, "heartbeat_at_ms", &wall_ms().to_string())
+    }
+    fn committed(self: Box<Self>) {
+        let _ = self.reply.send(());
+    }
+    fn failed(self: Box<Self>, _why: &str) {}
+    fn must_land(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,182 @@
+//! `check`: one verdict a line on settings, databases, a real commit, disk, clock, and each destination's login or
+//! connection. Exit 0 if all is well, 1 if something is not, 78 if the settings are wrong.
+
+use rusqlite::Connection;
+
+use super::settings_file::SettingsFile;
+use super::{Failure, Outcome, output};
+use crate::clock::wall_ms;
+use crate::config::Settings;
+use crate::db::{self, Durability, Part};
+use crate::exit;
+use crate::owner::{self, StateDir};
+use crate::store::meta;
+use crate::vendor;
+
+/// Below this the disk is called nearly full, bytes.
+const DISK_FREE_MIN: u64 = 64 << 20;
+/// 2026-01-01: a clock before this is wrong.
+const CLOCK_MIN_MS: i64 = 1_767_225_600_000;
+
+/// Arguments of `check`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Do not contact the destinations
+    #[arg(long)]
+    offline: bool,
+    /// Check the settings file alone
+    #[arg(long)]
+    settings_only: bool,
+}
+
+struct Verdicts {
+    text: String,
+    bad: usize,
+}
+
+impl Verdicts {
+    fn say(&mut self, what: &str, verdict: Result<String, String>) {
+        let (word, text) = match verdict {
+            Ok(text) => ("ok   ", text),
+            Err(text) => {
+                self.bad += 1;
+                ("ERROR", text)
+            }
+        };
+        self.text.push_str(&format!("{word} {what:<22} {text}\n"));
+    }
+    fn warn(&mut self, what: &str, text: &str) {
+        self.text.push_str(&format!("warn  {what:<22} {text}\n"));
+    }
+}
+
+/// Runs the command.
+pub fn run(file: &SettingsFile, args: Args) -> Outcome {
+    let settings = file.load()?;
+    let mut verdicts = Verdicts { text: String::new(), bad: 0 };
+    verdicts.say(
+        "settings",
+        Ok(format!("{}: {} destinations", file.path.display(), settings.destinations.len())),
+    );
+    for destination in &settings.destinations {
+        if let Err(reason) = vendor::build(destination) {
+            return Err(Failure::new(
+                exit::SETTINGS,
+                format!("{}: [[destination]] {}: {reason}", file.path.display(), destination.name),
+            ));
+        }
+    }
+    if !args.settings_only {
+        folder(&mut verdicts, &settings);
+        if !args.offline {
+            for destination in &settings.destinations {
+                let probe = vendor::build(destination).and_then(|vendor| vendor.probe());
+                verdicts.say(&format!("destination {}", destination.name), probe);
+            }
+        }
+    }
+    output::print(&verdicts.text)?;
+    Ok(if verdicts.bad == 0 { exit::OK } else { exit::NO })
+}
+
+fn folder(verdicts: &mut Verdicts, settings: &Settings) {
+    let state = StateDir::new(&settings.agent.state_dir);
+    match owner::holder(&state) {
+        Some(holder) => verdicts.say("agent", Ok(format!("running: {holder}"))),
+        None => verdicts.warn("agent", "not running; messages are kept and wait"),
+    }
+    let open = |path: std::path::PathBuf, part, durability| {
+        db::open_writer(&path, part, durability).map_err(|error| error.to_string()).and_then(|connection| {
+            let journal: String = connection
+                .query_row("PRAGMA journal_mode", [], |row| row.get(0))
+                .map_err(|error| error.to_string())?;
+            Ok((connection, format!("{} journal {journal}, SQLite {}", path.display(), rusqlite::version())))
+        })
+    };
+    let outbox = open(state.outbox(), Part::Outbox, Durability::Full);
+    verdicts.say("outbox", outbox.as_ref().map(|(_, text)| text.clone()).map_err(Clone::clone));
+    if let Ok((connection, _)) = &outbox {
+        // A real change, rolled back after the log was written would prove less: so a mark is really committed.
+        verdicts.say("outbox commit", commit(connection));
+        backlog(verdicts, connection, settings);
+    }
+    let inbox = open(state.inbox(), Part::Inbox, Durability::Full);
+    verdicts.say("inbox", inbox.as_ref().map(|(_, text)| text.clone()).map_err(Clone::clone));
+    if rusqlite::version_number() < db::SQLITE_VERSION_MIN {
+        verdicts.say(
+            "SQLite",
+            Err(format!("{} is older than 3.51.3, which mended the WAL reset", rusqlite::version())),
+        );
+    }
+    match rustix::fs::statvfs(&state.root) {
+        Ok(disk) => {
+            let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+            let text = format!("{} MiB free in {}", free >> 20, state.root.display());
+            verdicts.say(
+                "disk",
+                if free >= DISK_FREE_MIN { Ok(text) } else { Err(format!("{text}: nearly full, make room")) },
+            );
+        }
+        Err(error) => verdicts.say("disk", Err(format!("{}: {error}", state.root.display()))),
+    }
+    let now_ms = wall_ms();
+    let shown = output::local_time(now_ms, &settings.agent.timezone);
+    verdicts.say(
+        "clock",
+        if now_ms >= CLOCK_MIN_MS { Ok(shown) } else { Err(format!("{shown}: this cannot be right")) },
+    );
+}
+
+fn commit(connection: &Connection) -> Result<String, String> {
+    let begun = std::time::Instant::now();
+    let done = connection
+        .execute_batch("BEGIN IMMEDIATE")
+        .and_then(|()| meta::put(connection, "checked_at_ms", &wall_ms().to_string()))
+        .and_then(|()| connection.execute_batch("COMMIT"));
+    match done {
+        Ok(()) => Ok(format!("one synced commit took {:.1} ms", begun.elapsed().as_secs_f64() * 1000.0)),
+        Err(error) if db::is_busy(&error) => {
+            Err(format!("{error}: another process holds the write lock{}", holders()))
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Processes with a lock on some file named like ours, as far as this user may see.
+fn holders() -> String {
+    let mut found = Vec::new();
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let mut pids: Vec<&str> = locks.lines().filter_map(|line| line.split_whitespace().nth(4)).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    for pid in pids.into_iter().filter(|pid| *pid != std::process::id().to_string()) {
+        let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
+        let ours = fds.flatten().filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|path| {
+            path.to_string_lossy().ends_with("outbox.db-shm") || path.to_string_lossy().ends_with("outbox.db")
+        });
+        if ours {
+            let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            found.push(format!("pid {pid} [{}]", command.trim()));
+        }
+    }
+    if found.is_empty() { String::new() } else { format!("; it is open in {}", found.join(", ")) }
+}
+
+fn backlog(verdicts: &mut Verdicts, connection: &Connection, settings: &Settings) {
+    let now_ms = wall_ms();
+    let oldest: rusqlite::Result<Option<i64>> = connection.query_row(
+        "SELECT min(not_before_ms) FROM outbox WHERE status = 'PENDING' AND blocked = 0",
+        [],
+        |row| row.get(0),
+    );
+    match oldest {
+        Ok(Some(due)) if due < now_ms.saturating_sub(crate::clock::ms(settings.alert.backlog_age)) => {
+            verdicts.say(
+                "backlog",
+                Err(format!("the oldest due message waits for {}", output::age(now_ms - due))),
+            );
+        }
+        Ok(_) => verdicts.say("backlog", Ok("nothing waits too long".into())),
+        Err(error) => verdicts.say("backlog", Err(error.to_string())),
+    }
+}

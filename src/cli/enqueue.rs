@@ -1,0 +1,336 @@
+//! `enqueue`: one message by flags, or many as JSON lines; prints message ids; works while the agent is down.
+//!
+//! Each chunk of lines is one synced transaction. A bad line is named with its field and does not keep the others
+//! from being stored; the same event again is harmless; the same key with other content is said aloud.
+
+use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::path::PathBuf;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use rusqlite::Connection;
+
+use super::settings_file::SettingsFile;
+use super::{Failure, Outcome};
+use crate::config::Settings;
+use crate::db::{self, Durability, Part};
+use crate::exit;
+use crate::limits::{DEDUP_KEY_CHARS_MAX, FIELD_CHARS_MAX, PAYLOAD_BYTES_MAX};
+use crate::message::Class;
+use crate::owner::StateDir;
+use crate::store::outbox::{self, NewMessage, Put};
+
+/// Lines in one commit.
+const CHUNK: usize = 500;
+
+/// Arguments of `enqueue`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// JSON lines: a file, or `-` for standard input
+    #[arg(value_name = "FILE", conflicts_with_all = ["key", "kind", "to", "payload"])]
+    file: Option<PathBuf>,
+    /// Business key: one event is one message
+    #[arg(long)]
+    key: Option<String>,
+    /// What it is about
+    #[arg(long)]
+    kind: Option<String>,
+    /// Recipient
+    #[arg(long)]
+    to: Option<String>,
+    /// Everything to be sent, as JSON
+    #[arg(long, value_name = "JSON")]
+    payload: Option<String>,
+    /// TRANSACTIONAL or ADVERTISING
+    #[arg(long, default_value = "TRANSACTIONAL")]
+    class: String,
+    /// Destination; without it by route
+    #[arg(long, default_value = "")]
+    dest: String,
+    /// Order lane
+    #[arg(long, value_name = "KEY")]
+    ordering_key: Option<String>,
+    /// 0 (first) to 9
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=9))]
+    priority: u8,
+    /// Due time, UTC milliseconds
+    #[arg(long, value_name = "MS")]
+    not_before_ms: Option<i64>,
+    /// Deadline, UTC milliseconds
+    #[arg(long, value_name = "MS")]
+    expires_at_ms: Option<i64>,
+    /// W3C trace context
+    #[arg(long)]
+    traceparent: Option<String>,
+    /// Print nothing but problems
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// A line as producers write it: the columns of the outbox; `payload` is any JSON value.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    dedup_key: String,
+    kind: String,
+    #[serde(default)]
+    class: Option<String>,
+    #[serde(default)]
+    destination: Option<String>,
+    recipient: String,
+    payload: Box<serde_json::value::RawValue>,
+    #[serde(default)]
+    ordering_key: Option<String>,
+    #[serde(default)]
+    priority: Option<u8>,
+    #[serde(default)]
+    not_before_ms: Option<i64>,
+    #[serde(default)]
+    expires_at_ms: Option<i64>,
+    #[serde(default)]
+    traceparent: Option<String>,
+}
+
+/// What became of the lines.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// New rows.
+    pub new: usize,
+    /// The same event again.
+    pub same: usize,
+    /// The same key with other content: in quarantine.
+    pub conflict: usize,
+    /// Not stored: bad data.
+    pub bad: usize,
+}
+
+/// Runs the command.
+pub fn run(file: &SettingsFile, args: Args) -> Outcome {
+    let settings = file.load_without_secrets()?;
+    let mut connection = open(&settings)?;
+    let quiet = args.quiet;
+    let mut say = |text: String| {
+        if !quiet {
+            let _ = writeln!(std::io::stdout(), "{text}");
+        }
+    };
+    let Some(path) = &args.file else {
+        let message = from_flags(args, &settings)?;
+        let put = put_all(&mut connection, std::slice::from_ref(&message))?.remove(0);
+        return Ok(match put {
+            Put::New(id) | Put::Same(id) => {
+                say(id.to_string());
+                exit::OK
+            }
+            Put::Conflict(id) => return Err(Failure::new(exit::DATA, conflict_text("--key", &id))),
+        });
+    };
+    let counts = if path.as_os_str() == "-" {
+        from_lines(&mut connection, &settings, std::io::stdin().lock(), None, &mut say)?
+    } else {
+        let opened = std::fs::File::open(path).map_err(|error| {
+            let code = if error.kind() == std::io::ErrorKind::NotFound { exit::NO_INPUT } else { exit::IO };
+            Failure::new(code, format!("{}: {error}", path.display()))
+        })?;
+        let length = opened.metadata().map(|metadata| metadata.len()).ok();
+        from_lines(&mut connection, &settings, BufReader::new(opened), length, &mut say)?
+    };
+    eprintln!(
+        "{} new, {} known already, {} in quarantine (same key, other content), {} bad",
+        counts.new, counts.same, counts.conflict, counts.bad
+    );
+    Ok(if counts.bad + counts.conflict > 0 { exit::DATA } else { exit::OK })
+}
+
+/// Opens the outbox as a producer does: every commit synced, no checkpoint of its own.
+pub fn open(settings: &Settings) -> Result<Connection, Failure> {
+    let connection =
+        db::open_writer(&StateDir::new(&settings.agent.state_dir).outbox(), Part::Outbox, Durability::Full)?;
+    Ok(connection)
+}
+
+/// Reads, checks and stores JSON lines. Bad lines are reported and counted.
+pub fn from_lines(
+    connection: &mut Connection,
+    settings: &Settings,
+    mut input: impl BufRead,
+    length: Option<u64>,
+    say: &mut dyn FnMut(String),
+) -> Result<Counts, Failure> {
+    let bar = match length {
+        Some(length) if std::io::stderr().is_terminal() => {
+            let style = ProgressStyle::with_template("{bar:40} {percent}%  {bytes}/{total_bytes}  {per_sec}")
+                .unwrap_or_else(|_| ProgressStyle::default_bar());
+            ProgressBar::new(length).with_style(style)
+        }
+        _ => ProgressBar::hidden(),
+    };
+    let mut counts = Counts::default();
+    let mut number = 0usize;
+    let mut text = Vec::new();
+    loop {
+        let mut chunk = Vec::new();
+        let mut numbers = Vec::new();
+        let mut ended = false;
+        while chunk.len() < CHUNK {
+            text.clear();
+            let read = input
+                .read_until(b'\n', &mut text)
+                .map_err(|error| Failure::new(exit::IO, format!("line {}: {error}", number + 1)))?;
+            if read == 0 {
+                ended = true;
+                break;
+            }
+            number += 1;
+            bar.inc(read as u64);
+            if text.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            match parse(&text).and_then(|message| fit(message, settings)) {
+                Ok(message) => {
+                    chunk.push(message);
+                    numbers.push(number);
+                }
+                Err(problem) => {
+                    counts.bad += 1;
+                    bar.suspend(|| eprintln!("line {number}: {problem}"));
+                }
+            }
+        }
+        for (put, number) in put_all(connection, &chunk)?.into_iter().zip(&numbers) {
+            match put {
+                Put::New(id) => {
+                    counts.new += 1;
+                    say(id.to_string());
+                }
+                Put::Same(id) => {
+                    counts.same += 1;
+                    say(id.to_string());
+                }
+                Put::Conflict(id) => {
+                    counts.conflict += 1;
+                    bar.suspend(|| eprintln!("line {number}: {}", conflict_text("dedup_key", &id)));
+                }
+            }
+        }
+        if ended {
+            bar.finish_and_clear();
+            return Ok(counts);
+        }
+    }
+}
+
+fn conflict_text(field: &str, id: &crate::message::MessageId) -> String {
+    format!(
+        "{field}: this key is known with other content; the first message {id} stands, this one is kept in quarantine and not sent"
+    )
+}
+
+fn put_all(connection: &mut Connection, messages: &[NewMessage]) -> Result<Vec<Put>, Failure> {
+    if messages.is_empty() {
+        return Ok(Vec::new());
+    }
+    let done = db::write(connection, |tx| {
+        messages.iter().map(|message| outbox::put(tx, message)).collect::<rusqlite::Result<Vec<_>>>()
+    });
+    done.map_err(|error| {
+        let code = if db::is_busy(&error) || db::is_full(&error) { exit::TRY_AGAIN } else { exit::IO };
+        Failure::new(code, format!("the outbox did not take it: {error}; nothing of this part is stored for sure, run the same command again (repeating is harmless)"))
+    })
+}
+
+fn parse(text: &[u8]) -> Result<NewMessage, String> {
+    // serde_json's words quote at most a field's name, never a value of ours, except "invalid type": cut those.
+    let line: Line = serde_json::from_slice(text).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => {
+            format!("column {}: {}", error.column(), data_problem(&error.to_string()))
+        }
+        _ => format!("column {}: not valid JSON", error.column()),
+    })?;
+    let class = line.class.as_deref().unwrap_or("TRANSACTIONAL");
+    Ok(NewMessage {
+        dedup_key: line.dedup_key,
+        kind: line.kind,
+        class: Class::parse(class).ok_or("class: TRANSACTIONAL or ADVERTISING was expected")?,
+        destination: line.destination.unwrap_or_default(),
+        recipient: line.recipient,
+        payload: line.payload.get().to_owned(),
+        ordering_key: line.ordering_key,
+        priority: line.priority.unwrap_or(5),
+        not_before_ms: line.not_before_ms,
+        expires_at_ms: line.expires_at_ms,
+        traceparent: line.traceparent,
+    })
+}
+
+fn data_problem(text: &str) -> String {
+    let text = text.split(" at line ").next().unwrap_or(text);
+    if text.starts_with("invalid") {
+        match text.rsplit_once("expected ") {
+            Some((_, expected)) => format!("a field has the wrong type, expected {expected}"),
+            None => "a field has the wrong type".into(),
+        }
+    } else {
+        text.to_owned()
+    }
+}
+
+/// Length and range checks with the field's name, and the destination by route.
+fn fit(mut message: NewMessage, settings: &Settings) -> Result<NewMessage, String> {
+    let chars = |field: &str, text: &str, least: usize, most: usize| {
+        let count = text.chars().count();
+        if count < least || count > most {
+            Err(format!("{field}: {least} to {most} characters were expected, not {count}"))
+        } else {
+            Ok(())
+        }
+    };
+    chars("dedup_key", &message.dedup_key, 1, DEDUP_KEY_CHARS_MAX)?;
+    chars("kind", &message.kind, 1, FIELD_CHARS_MAX)?;
+    chars("recipient", &message.recipient, 0, FIELD_CHARS_MAX)?;
+    if let Some(key) = &message.ordering_key {
+        chars("ordering_key", key, 1, FIELD_CHARS_MAX)?;
+    }
+    if let Some(trace) = &message.traceparent {
+        chars("traceparent", trace, 0, FIELD_CHARS_MAX)?;
+    }
+    if message.payload.len() > PAYLOAD_BYTES_MAX {
+        return Err(format!(
+            "payload: at most {PAYLOAD_BYTES_MAX} bytes were expected, not {}",
+            message.payload.len()
+        ));
+    }
+    if message.priority > 9 {
+        return Err(format!("priority: 0 to 9 was expected, not {}", message.priority));
+    }
+    if message.destination.is_empty() {
+        // What no route matches is stored all the same: the relay parks it where a person sees it.
+        message.destination =
+            crate::route::destination(&settings.routes, &message.kind).unwrap_or_default().to_owned();
+    }
+    chars("destination", &message.destination, 0, 40)?;
+    Ok(message)
+}
+
+fn from_flags(args: Args, settings: &Settings) -> Result<NewMessage, Failure> {
+    let need = |value: Option<String>, flag: &str| {
+        value.ok_or_else(|| Failure::new(exit::USAGE, format!("{flag} is missing: give FILE or `-` with JSON lines, or --key, --kind, --to and --payload")))
+    };
+    let message = NewMessage {
+        dedup_key: need(args.key, "--key")?,
+        kind: need(args.kind, "--kind")?,
+        class: Class::parse(&args.class)
+            .ok_or_else(|| Failure::new(exit::DATA, "--class: TRANSACTIONAL or ADVERTISING was expected"))?,
+        destination: args.dest,
+        recipient: need(args.to, "--to")?,
+        payload: need(args.payload, "--payload")?,
+        ordering_key: args.ordering_key,
+        priority: args.priority,
+        not_before_ms: args.not_before_ms,
+        expires_at_ms: args.expires_at_ms,
+        traceparent: args.traceparent,
+    };
+    if serde_json::from_str::<serde::de::IgnoredAny>(&message.payload).is_err() {
+        return Err(Failure::new(exit::DATA, "--payload: not valid JSON"));
+    }
+    fit(message, settings).map_err(|problem| Failure::new(exit::DATA, problem))
+}

@@ -1,0 +1,132 @@
+//! `init`: a commented settings file and both databases; never overwrites.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use super::{Failure, Outcome, output};
+use crate::config::{Settings, sample};
+use crate::db::{self, Part};
+use crate::exit;
+use crate::owner::StateDir;
+
+/// Arguments of `init`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Everything below this folder; without it /etc/onceward and /var/lib/onceward
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome {
+    let (config_dir, state, socket) = match &args.dir {
+        Some(dir) => {
+            make_dir(dir, 0o755)?;
+            let dir = dir.canonicalize().map_err(|error| cannot(dir, &error))?;
+            (dir.clone(), dir.join("state"), dir.join("onceward.sock"))
+        }
+        None => ("/etc/onceward".into(), "/var/lib/onceward".into(), "/run/onceward/onceward.sock".into()),
+    };
+    make_dir(&config_dir, 0o755)?;
+    let config = config_dir.join("onceward.toml");
+    let mut said = String::new();
+    let mut new_file = |path: &Path, mode: u32, text: &str| -> Result<(), Failure> {
+        let made = write_new(path, mode, text)?;
+        said.push_str(&format!("{} {}\n", if made { "wrote" } else { "kept " }, path.display()));
+        Ok(())
+    };
+    new_file(&config, 0o644, &sample::sample(&state, &socket))?;
+    new_file(&config_dir.join("bizppurio.password"), 0o600, "change-me\n")?;
+
+    // The settings that stand decide where the databases are.
+    let settings = Settings::load_without_secrets(&config).map_err(|error| {
+        Failure::new(
+            error.exit_code(),
+            format!("{error}\n(the settings file was kept; nothing else was made)"),
+        )
+    })?;
+    let made = make_databases(&settings.agent.state_dir)?;
+    for (path, new) in made {
+        said.push_str(&format!("{} {}\n", if new { "made " } else { "kept " }, path.display()));
+    }
+    said.push_str(&format!(
+        "\nNext: put the account into {config} and its password into {password},\n  onceward --config {config} check\n  onceward --config {config} run\nTo try it without a vendor: onceward sandbox &  (the settings as written fit it)\n",
+        config = config.display(),
+        password = config_dir.join("bizppurio.password").display(),
+    ));
+    output::print(&said)
+}
+
+/// Both databases below `state_dir`; existing ones are kept and brought to the newest schema.
+pub fn make_databases(state_dir: &Path) -> Result<Vec<(PathBuf, bool)>, Failure> {
+    let state = StateDir::new(state_dir);
+    make_dir(state_dir, 0o755)?;
+    make_dir(&state.outbox_dir(), 0o2770)?;
+    make_dir(&state.inbox_dir(), 0o700)?;
+    let (outbox, inbox) = (state.outbox(), state.inbox());
+    if outbox.exists() != inbox.exists() {
+        let (missing, stands) = if outbox.exists() { (&inbox, &outbox) } else { (&outbox, &inbox) };
+        return Err(Failure::new(
+            exit::UNAVAILABLE,
+            format!(
+                "{}: is missing while {} stands. Making an empty one could repeat what was sent. Put the file back, or move both away and run init again",
+                missing.display(),
+                stands.display()
+            ),
+        ));
+    }
+    let _ownership = crate::owner::take(&state, Path::new("init")).map_err(|error| {
+        Failure::new(
+            crate::agent::StartError::from(error).exit_code(),
+            "this state folder is in use by a running agent, or cannot be written; stop the agent first",
+        )
+    })?;
+    let mut made = Vec::new();
+    for (path, part, mode) in [(outbox, Part::Outbox, 0o660), (inbox, Part::Inbox, 0o600)] {
+        let new = !path.exists();
+        drop(db::create(&path, part)?);
+        if new {
+            // SQLite gives -wal and -shm the mode of the file itself.
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode))
+                .map_err(|error| cannot(&path, &error))?;
+        }
+        made.push((path, new));
+    }
+    Ok(made)
+}
+
+fn make_dir(path: &Path, mode: u32) -> Result<(), Failure> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(mode & 0o777)
+        .create(path)
+        .map_err(|error| cannot(path, &error))?;
+    // The set-group-id bit is not for mkdir to give.
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|error| cannot(path, &error))
+}
+
+fn write_new(path: &Path, mode: u32, text: &str) -> Result<bool, Failure> {
+    match OpenOptions::new().write(true).create_new(true).mode(mode).open(path) {
+        Ok(mut file) => file
+            .write_all(text.as_bytes())
+            .and_then(|()| file.sync_all())
+            .map(|()| true)
+            .map_err(|error| cannot(path, &error)),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(cannot(path, &error)),
+    }
+}
+
+fn cannot(path: &Path, error: &std::io::Error) -> Failure {
+    let code = if error.kind() == std::io::ErrorKind::PermissionDenied {
+        exit::NOT_PERMITTED
+    } else {
+        exit::CANNOT_CREATE
+    };
+    Failure::new(code, format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,186 @@
+//! `show`: everything about one message: its states with times, each call, why it waits and until when.
+
+use rusqlite::{OptionalExtension, params};
+
+use super::settings_file::SettingsFile;
+use super::views::{self, Line};
+use super::{Failure, Outcome, output};
+use crate::clock::wall_ms;
+use crate::config::Settings;
+use crate::exit;
+use crate::owner;
+
+/// Arguments of `show`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Message id or dedup key
+    #[arg(value_name = "ID-or-KEY")]
+    id: String,
+    /// Show number and text
+    #[arg(long)]
+    reveal: bool,
+}
+
+/// Runs the command.
+pub fn run(file: &SettingsFile, args: Args) -> Outcome {
+    let settings = file.load_without_secrets()?;
+    let views = views::open(&settings)?;
+    let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());
+    let found = views
+        .outbox
+        .query_row(
+            &format!("SELECT {}, payload, ordering_key, claimed_by, claimed_until_ms, traceparent FROM outbox WHERE message_id = ?1 OR dedup_key = ?1", views::COLUMNS),
+            [&args.id],
+            |row| Ok((views::line(row)?, row.get::<_, String>(17)?, row.get::<_, Option<String>>(18)?, row.get::<_, Option<String>>(19)?, row.get::<_, Option<i64>>(20)?, row.get::<_, Option<String>>(21)?)),
+        )
+        .optional()
+        .map_err(io)?;
+    let Some((line, payload, ordering_key, claimed_by, claimed_until_ms, traceparent)) = found else {
+        return Err(Failure::new(exit::NO_INPUT, format!("no message has the id or key {:?}", args.id)));
+    };
+    let zone = &settings.agent.timezone;
+    let at = |ms: i64| output::local_time(ms, zone);
+    let mut out = String::new();
+    let mut say = |name: &str, value: String| out.push_str(&format!("{name:<13}{value}\n"));
+    say("message", line.message_id.clone());
+    say("key", line.dedup_key.clone());
+    say("kind", format!("{} ({}), priority {}", line.kind, line.class, line.priority));
+    say(
+        "destination",
+        if line.destination.is_empty() {
+            "(by route, not yet chosen)".into()
+        } else {
+            line.destination.clone()
+        },
+    );
+    say("to", if args.reveal { line.recipient.clone() } else { output::masked(&line.recipient) });
+    say(
+        "payload",
+        if args.reveal { payload.clone() } else { format!("{} bytes (--reveal shows it)", payload.len()) },
+    );
+    if let Some(key) = &ordering_key {
+        say("order lane", key.clone());
+    }
+    if let Some(trace) = &traceparent {
+        say("traceparent", trace.clone());
+    }
+    say("created", at(line.created_at_ms));
+    say("due", at(line.not_before_ms));
+    if let Some(deadline) = line.expires_at_ms {
+        say("deadline", at(deadline));
+    }
+    say(
+        "outbox",
+        format!(
+            "{} since {}, {} attempts{}",
+            line.status,
+            at(line.closed_at_ms.unwrap_or(line.updated_at_ms)),
+            line.attempts,
+            line.reason.as_deref().map(|reason| format!(", {reason}")).unwrap_or_default()
+        ),
+    );
+    if let (Some(owner), Some(until)) = (&claimed_by, claimed_until_ms) {
+        say("claimed by", format!("{owner} until {}", at(until)));
+    }
+    let fate = match &views.inbox {
+        Some(inbox) => views::fate(inbox, &line.destination, &line.message_id).map_err(io)?,
+        None => None,
+    };
+    match &fate {
+        Some(fate) => say(
+            "vendor",
+            format!(
+                "{} since {}{}{}{}{}{}",
+                fate.status,
+                at(fate.finished_at_ms.unwrap_or(fate.claimed_at_ms)),
+                fate.vendor_code.as_deref().map(|code| format!(", code {code}")).unwrap_or_default(),
+                fate.vendor_ref
+                    .as_deref()
+                    .map(|reference| format!(", their id {reference}"))
+                    .unwrap_or_default(),
+                fate.reason.as_deref().map(|reason| format!(", {reason}")).unwrap_or_default(),
+                fate.delivery.as_deref().map(|delivery| format!(", {delivery}")).unwrap_or_default(),
+                fate.settled_by
+                    .as_deref()
+                    .filter(|by| *by != "worker")
+                    .map(|by| format!(" (settled by {by})"))
+                    .unwrap_or_default(),
+            ),
+        ),
+        None => say("vendor", "never called, or not called with an outcome that could have arrived".into()),
+    }
+    say(
+        "now",
+        why(
+            &line,
+            fate.as_ref().map(|fate| fate.status.as_str()),
+            owner::holder(&views.state).is_some(),
+            &settings,
+        ),
+    );
+    if let Some(inbox) = &views.inbox {
+        let calls: Vec<Vec<String>> = inbox
+            .prepare("SELECT started_at_ms, outcome, http_status, vendor_code, waiting_us, connecting_us, answering_us, reason FROM attempt WHERE message_id = ?1 ORDER BY id")
+            .map_err(io)?
+            .query_map(params![line.message_id], |row| {
+                let ms = |us: i64| format!("{:.1}", us as f64 / 1000.0);
+                Ok(vec![
+                    at(row.get(0)?),
+                    row.get(1)?,
+                    row.get::<_, Option<i64>>(2)?.map_or("-".into(), |status| status.to_string()),
+                    row.get::<_, Option<String>>(3)?.unwrap_or_else(|| "-".into()),
+                    ms(row.get(4)?),
+                    ms(row.get(5)?),
+                    ms(row.get(6)?),
+                    row.get::<_, Option<String>>(7)?.unwrap_or_default(),
+                ])
+            })
+            .map_err(io)?
+            .collect::<rusqlite::Result<_>>()
+            .map_err(io)?;
+        if !calls.is_empty() {
+            let mut rows = vec![
+                ["CALL", "OUTCOME", "HTTP", "CODE", "WAITED ms", "CONNECT ms", "ANSWER ms", "WHY"]
+                    .map(str::to_owned)
+                    .to_vec(),
+            ];
+            rows.extend(calls);
+            out.push('\n');
+            out.push_str(&output::table(&rows));
+        }
+    }
+    output::print(&out)
+}
+
+/// One sentence: why it is where it is, and what happens next.
+fn why(line: &Line, fate: Option<&str>, alive: bool, settings: &Settings) -> String {
+    let now_ms = wall_ms();
+    let at = |ms: i64| output::local_time(ms, &settings.agent.timezone);
+    match (line.status.as_str(), fate) {
+        ("PENDING", _) if line.blocked => "waits behind an earlier message of its order lane".into(),
+        ("PENDING", _) if line.not_before_ms > now_ms => format!("waits until {}", at(line.not_before_ms)),
+        ("PENDING", _) if !alive => "is due; the agent is not running".into(),
+        ("PENDING", _) => format!(
+            "is due{}",
+            line.reason.as_deref().map(|reason| format!("; last time: {reason}")).unwrap_or_default()
+        ),
+        ("PUBLISHING", _) if !alive => {
+            "was in the agent's hands when it stopped; the next start settles it".into()
+        }
+        ("PUBLISHING", _) => "is in the agent's hands".into(),
+        ("PUBLISHED", Some("ERROR")) => {
+            "nobody knows whether it arrived; it is not sent again until a person settles it".into()
+        }
+        ("PUBLISHED", Some("SENT")) => "the vendor has taken it".into(),
+        ("PUBLISHED", Some("FAILED")) => "the vendor has refused it for good".into(),
+        ("PUBLISHED", Some("SENDING")) => "is being sent".into(),
+        ("PARKED", _) => {
+            "waits for a person: mend the cause, then `onceward release`, or `onceward cancel`".into()
+        }
+        ("HELD", _) => "is held: `onceward release` or `onceward cancel`".into(),
+        ("EXPIRED", _) => "was not sent in time and will not be".into(),
+        ("SKIPPED", _) => "was not sent by rule and will not be".into(),
+        ("FAILED", _) => "was given up by a person".into(),
+        (state, fate) => format!("{state}, vendor side {}", fate.unwrap_or("unknown")),
+    }
+}

@@ -1,0 +1,176 @@
+//! `status`: is it alive, what waits and since when, today's ends, what went wrong; agent up or down.
+
+use rusqlite::params;
+use serde_json::{Value, json};
+
+use super::settings_file::SettingsFile;
+use super::views::{self, Views};
+use super::{Failure, Outcome, output};
+use crate::clock::wall_ms;
+use crate::config::Settings;
+use crate::exit;
+use crate::owner;
+
+/// Arguments of `status`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(file: &SettingsFile, args: Args) -> Outcome {
+    let settings = file.load_without_secrets()?;
+    let views = views::open(&settings)?;
+    let status = collect(&views, &settings).map_err(|error| Failure::new(exit::IO, error.to_string()))?;
+    if args.json {
+        output::print(&format!("{status}\n"))
+    } else {
+        output::print(&for_people(&status, &settings))
+    }
+}
+
+fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
+    let now_ms = wall_ms();
+    let mut live = Vec::new();
+    // Only unfinished rows: today's ends are counted as they happen, so history costs nothing here.
+    let mut statement = views.outbox.prepare(
+        "SELECT status, destination, count(*), min(created_at_ms), sum(not_before_ms <= ?1 AND blocked = 0) FROM outbox
+          WHERE closed_at_ms IS NULL GROUP BY status, destination ORDER BY status, destination",
+    )?;
+    let mut rows = statement.query(params![now_ms])?;
+    while let Some(row) = rows.next()? {
+        let oldest: i64 = row.get(3)?;
+        live.push(json!({
+            "status": row.get::<_, String>(0)?, "destination": row.get::<_, String>(1)?, "count": row.get::<_, i64>(2)?,
+            "oldest_age_ms": now_ms.saturating_sub(oldest).max(0), "due": row.get::<_, i64>(4)?,
+        }));
+    }
+    let closed: Vec<Value> = views
+        .outbox
+        .prepare("SELECT status, count(*) FROM outbox WHERE closed_at_ms IS NOT NULL GROUP BY status ORDER BY status")?
+        .query_map([], |row| Ok(json!({ "status": row.get::<_, String>(0)?, "count": row.get::<_, i64>(1)? })))?
+        .collect::<rusqlite::Result<_>>()?;
+    let quarantined: i64 = views.outbox.query_row("SELECT count(*) FROM quarantine", [], |row| row.get(0))?;
+
+    let (mut fates, mut today, mut alerts, mut agent) = (Vec::new(), Vec::new(), Vec::new(), json!({}));
+    if let Some(inbox) = &views.inbox {
+        fates = inbox
+            .prepare("SELECT consumer, status, count(*), max(coalesce(finished_at_ms, claimed_at_ms)) FROM inbox GROUP BY consumer, status ORDER BY consumer, status")?
+            .query_map([], |row| {
+                Ok(json!({ "destination": row.get::<_, String>(0)?, "status": row.get::<_, String>(1)?, "count": row.get::<_, i64>(2)?, "last_at_ms": row.get::<_, i64>(3)? }))
+            })?
+            .collect::<rusqlite::Result<_>>()?;
+        let day = crate::policy::Policy::new(settings).day(now_ms);
+        today = inbox
+            .prepare("SELECT consumer, what, count FROM tally WHERE day = ?1 ORDER BY consumer, what")?
+            .query_map([day], |row| {
+                Ok(json!({ "destination": row.get::<_, String>(0)?, "status": row.get::<_, String>(1)?, "count": row.get::<_, i64>(2)? }))
+            })?
+            .collect::<rusqlite::Result<_>>()?;
+        alerts = inbox
+            .prepare("SELECT cause, destination, count, last_at_ms, last_text FROM alert ORDER BY last_at_ms DESC LIMIT 20")?
+            .query_map([], |row| {
+                Ok(json!({ "cause": row.get::<_, String>(0)?, "destination": row.get::<_, String>(1)?, "count": row.get::<_, i64>(2)?,
+                           "last_at_ms": row.get::<_, i64>(3)?, "text": row.get::<_, String>(4)? }))
+            })?
+            .collect::<rusqlite::Result<_>>()?;
+        let mark = |key: &str| crate::store::meta::get(inbox, key);
+        agent = json!({ "owner": mark("started_by")?, "started_at_ms": mark("started_at_ms")?.and_then(|text| text.parse::<i64>().ok()), "version": mark("version")? });
+    }
+    let holder = owner::holder(&views.state);
+    let free =
+        rustix::fs::statvfs(&views.state.root).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize)).ok();
+    Ok(json!({
+        "alive": holder.is_some(), "holder": holder, "agent": agent, "now_ms": now_ms, "state_dir": settings.agent.state_dir,
+        "environment": settings.agent.environment, "timezone": settings.agent.timezone.iana_name(), "disk_free_bytes": free,
+        "waiting": live, "closed": closed, "quarantined": quarantined, "inbox": fates, "today": today, "alerts": alerts,
+    }))
+}
+
+fn for_people(status: &Value, settings: &Settings) -> String {
+    let zone = &settings.agent.timezone;
+    let now_ms = status["now_ms"].as_i64().unwrap_or(0);
+    let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
+    let mut out = String::new();
+    match status["holder"].as_str() {
+        Some(holder) => out.push_str(&format!("agent    running: {holder}\n")),
+        None => out.push_str("agent    NOT RUNNING (messages are kept and wait)\n"),
+    }
+    out.push_str(&format!("clock    {} ({})\n", output::local_time(now_ms, zone), text(&status["timezone"])));
+    if status["environment"] != "production" {
+        out.push_str(&format!(
+            "NOT production ({}): only allowed_recipients are sent to\n",
+            text(&status["environment"])
+        ));
+    }
+    if let Some(free) = status["disk_free_bytes"].as_u64() {
+        out.push_str(&format!("disk     {} MiB free\n", free >> 20));
+    }
+    let mut section = |title: &str, head: &[&str], rows: Vec<Vec<String>>| {
+        if !rows.is_empty() {
+            let mut all = vec![head.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>()];
+            all.extend(rows);
+            out.push_str(&format!("\n{title}\n{}", output::table(&all)));
+        }
+    };
+    let each = |key: &str, row: &dyn Fn(&Value) -> Vec<String>| {
+        status[key].as_array().map(|list| list.iter().map(row).collect()).unwrap_or_default()
+    };
+    section(
+        "unfinished",
+        &["STATE", "DESTINATION", "COUNT", "DUE", "OLDEST"],
+        each("waiting", &|row| {
+            vec![
+                text(&row["status"]),
+                text(&row["destination"]),
+                row["count"].to_string(),
+                row["due"].to_string(),
+                output::age(row["oldest_age_ms"].as_i64().unwrap_or(0)),
+            ]
+        }),
+    );
+    section(
+        "closed in the outbox",
+        &["STATE", "COUNT"],
+        each("closed", &|row| vec![text(&row["status"]), row["count"].to_string()]),
+    );
+    section(
+        "fate at the vendor",
+        &["DESTINATION", "STATE", "COUNT", "LAST"],
+        each("inbox", &|row| {
+            vec![
+                text(&row["destination"]),
+                text(&row["status"]),
+                row["count"].to_string(),
+                output::local_time(row["last_at_ms"].as_i64().unwrap_or(0), zone),
+            ]
+        }),
+    );
+    section(
+        "today",
+        &["DESTINATION", "STATE", "COUNT"],
+        each("today", &|row| vec![text(&row["destination"]), text(&row["status"]), row["count"].to_string()]),
+    );
+    section(
+        "alerts (latest first)",
+        &["LAST", "CAUSE", "DESTINATION", "COUNT", "TEXT"],
+        each("alerts", &|row| {
+            vec![
+                output::local_time(row["last_at_ms"].as_i64().unwrap_or(0), zone),
+                text(&row["cause"]),
+                text(&row["destination"]),
+                row["count"].to_string(),
+                text(&row["text"]),
+            ]
+        }),
+    );
+    if status["quarantined"].as_i64().unwrap_or(0) > 0 {
+        out.push_str(&format!(
+            "\nquarantine: {} (same key, other content; see the table quarantine in outbox.db)\n",
+            status["quarantined"]
+        ));
+    }
+    out
+}

@@ -1,0 +1,145 @@
+//! What the read-only commands read: both databases, opened by SQLite alone, agent up or down. Writes nothing.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::Failure;
+use crate::config::Settings;
+use crate::db::{self, Part};
+use crate::owner::StateDir;
+
+/// Readers of both files.
+pub struct Views {
+    /// Names of the files.
+    pub state: StateDir,
+    /// Readers.
+    pub outbox: Connection,
+    /// `None` where the agent's own folder may not be read by this user.
+    pub inbox: Option<Connection>,
+}
+
+/// Opens readers of the settings' state folder.
+pub fn open(settings: &Settings) -> Result<Views, Failure> {
+    let state = StateDir::new(&settings.agent.state_dir);
+    let outbox = db::open_reader(&state.outbox(), Part::Outbox)?;
+    let inbox = match db::open_reader(&state.inbox(), Part::Inbox) {
+        Ok(inbox) => Some(inbox),
+        Err(db::DbError::Unusable { .. } | db::DbError::Sqlite { .. })
+            if std::fs::metadata(state.inbox()).is_err() =>
+        {
+            None
+        }
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Views { state, outbox, inbox })
+}
+
+/// One outbox row for lists.
+#[derive(Debug, serde::Serialize)]
+pub struct Line {
+    /// Row.
+    pub id: i64,
+    /// Message.
+    pub message_id: String,
+    /// Key.
+    pub dedup_key: String,
+    /// State of the outbox row.
+    pub status: String,
+    /// State of the inbox row, if there is one.
+    pub fate: Option<String>,
+    /// Where to.
+    pub destination: String,
+    /// What.
+    pub kind: String,
+    /// Class.
+    pub class: String,
+    /// Masked by the printer unless asked otherwise.
+    pub recipient: String,
+    /// Priority.
+    pub priority: i64,
+    /// Claims so far.
+    pub attempts: i64,
+    /// Why.
+    pub reason: Option<String>,
+    /// Waits behind an earlier row of its order lane.
+    pub blocked: bool,
+    /// Created.
+    pub created_at_ms: i64,
+    /// Due.
+    pub not_before_ms: i64,
+    /// Deadline.
+    pub expires_at_ms: Option<i64>,
+    /// Last change.
+    pub updated_at_ms: i64,
+    /// Closed.
+    pub closed_at_ms: Option<i64>,
+}
+
+/// Columns of [`line`], in order.
+pub const COLUMNS: &str = "id, message_id, dedup_key, status, destination, kind, class, recipient, priority, attempts, reason, blocked, created_at_ms, not_before_ms, expires_at_ms, updated_at_ms, closed_at_ms";
+
+/// Reads a row of [`COLUMNS`].
+pub fn line(row: &Row<'_>) -> rusqlite::Result<Line> {
+    Ok(Line {
+        id: row.get(0)?,
+        message_id: row.get(1)?,
+        dedup_key: row.get(2)?,
+        status: row.get(3)?,
+        fate: None,
+        destination: row.get(4)?,
+        kind: row.get(5)?,
+        class: row.get(6)?,
+        recipient: row.get(7)?,
+        priority: row.get(8)?,
+        attempts: row.get(9)?,
+        reason: row.get(10)?,
+        blocked: row.get(11)?,
+        created_at_ms: row.get(12)?,
+        not_before_ms: row.get(13)?,
+        expires_at_ms: row.get(14)?,
+        updated_at_ms: row.get(15)?,
+        closed_at_ms: row.get(16)?,
+    })
+}
+
+/// The inbox row of a message.
+#[derive(Debug)]
+pub struct Fate {
+    /// State.
+    pub status: String,
+    /// Vendor's code.
+    pub vendor_code: Option<String>,
+    /// Vendor's id.
+    pub vendor_ref: Option<String>,
+    /// Why.
+    pub reason: Option<String>,
+    /// What a report said.
+    pub delivery: Option<String>,
+    /// Claimed.
+    pub claimed_at_ms: i64,
+    /// Finished.
+    pub finished_at_ms: Option<i64>,
+    /// By whom.
+    pub settled_by: Option<String>,
+}
+
+/// Looks a message up in the inbox.
+pub fn fate(inbox: &Connection, destination: &str, message_id: &str) -> rusqlite::Result<Option<Fate>> {
+    inbox
+        .prepare_cached(
+            "SELECT status, vendor_code, vendor_ref, reason, delivery, claimed_at_ms, finished_at_ms, settled_by
+               FROM inbox WHERE consumer = ?1 AND message_id = ?2",
+        )?
+        .query_row(params![destination, message_id], |row| {
+            Ok(Fate {
+                status: row.get(0)?,
+                vendor_code: row.get(1)?,
+                vendor_ref: row.get(2)?,
+                reason: row.get(3)?,
+                delivery: row.get(4)?,
+                claimed_at_ms: row.get(5)?,
+                finished_at_ms: row.get(6)?,
+                settled_by: row.get(7)?,
+            })
+        })
+        .optional()
+}

@@ -1,0 +1,83 @@
+//! The one checkpointer of a database file: a thread that copies the WAL back while there is something to copy.
+//!
+//! PASSIVE only, on a connection of its own: RESTART and TRUNCATE would hold the write lock while they wait for a
+//! reader (S6). It never truncates in normal running: a WAL that is overwritten in place syncs twice as fast. When
+//! the log stays long the writer closes the gap by one PASSIVE right after a commit, so that the WAL starts over.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::Sender;
+use rusqlite::Connection;
+
+use super::{Durability, Part};
+use crate::limits::{CHECKPOINT_PAUSE, WAL_FRAMES_LONG, WAL_FRAMES_PINNED};
+
+/// The handle held by whoever commits to the file. Cheap to clone.
+#[derive(Clone)]
+pub struct Checkpointer {
+    ring: Sender<()>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    close_gap: AtomicBool,
+    frames: AtomicU64,
+}
+
+impl Checkpointer {
+    /// Starts the thread; it ends when all handles are dropped.
+    pub fn start(name: &'static str, path: PathBuf, part: Part) -> Result<(Self, JoinHandle<()>), String> {
+        let connection =
+            super::open_writer(&path, part, Durability::Full).map_err(|error| error.to_string())?;
+        let (ring, rung) = crossbeam_channel::bounded::<()>(1);
+        let shared = Arc::new(Shared::default());
+        let of_thread = shared.clone();
+        let handle = crate::thread::spawn(name, move || {
+            let mut pinned = false;
+            while rung.recv().is_ok() {
+                std::thread::sleep(CHECKPOINT_PAUSE);
+                // Errors here lose nothing: the WAL stays and the writer meets the same trouble itself.
+                if let Ok((log, copied)) = passive(&connection) {
+                    of_thread.frames.store(log, Ordering::Relaxed);
+                    of_thread.close_gap.store(log > WAL_FRAMES_LONG, Ordering::Relaxed);
+                    let stuck = log.saturating_sub(copied) > WAL_FRAMES_PINNED;
+                    if stuck && !pinned {
+                        log::warn!(
+                            "{}: its write-ahead log grows ({log} pages): a reader holds an old state open; find it with `onceward check`",
+                            path.display()
+                        );
+                    }
+                    pinned = stuck;
+                }
+            }
+        })
+        .map_err(|error| error.to_string())?;
+        Ok((Self { ring, shared }, handle))
+    }
+
+    /// To be called after each commit, on the connection that made it.
+    pub fn after_commit(&self, connection: &Connection) {
+        let _ = self.ring.try_send(()); // full = already rung
+        if self.shared.close_gap.swap(false, Ordering::Relaxed) {
+            let _ = passive(connection);
+        }
+    }
+
+    /// Pages in the write-ahead log at the last look.
+    pub fn frames(&self) -> u64 {
+        self.shared.frames.load(Ordering::Relaxed)
+    }
+}
+
+/// One PASSIVE checkpoint: (pages in the log, pages copied back).
+fn passive(connection: &Connection) -> rusqlite::Result<(u64, u64)> {
+    connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
+        let log: i64 = row.get(1)?;
+        let copied: i64 = row.get(2)?;
+        Ok((log.max(0) as u64, copied.max(0) as u64))
+    })
+}

@@ -1,0 +1,184 @@
+//! Opening SQLite files: the right pragmas, read back; versions refused with a clear text. Knows no table.
+//!
+//! Invariants: no code of this crate opens `outbox.db`, `inbox.db` or their `-wal`/`-shm` files except through
+//! SQLite (closing a foreign descriptor drops SQLite's POSIX locks: hazard S9); every writing transaction begins
+//! IMMEDIATE (S1); a file is never created where one was expected.
+
+pub mod checkpoint;
+pub mod kill;
+pub mod migrate;
+pub mod pool;
+pub mod writer;
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use crate::limits::BUSY_TIMEOUT;
+
+/// The oldest SQLite that may write these files from inside the agent: it has the WAL-reset fix (S7).
+pub const SQLITE_VERSION_MIN: i32 = 3_051_003;
+
+/// Which part of `schema.sql` a file holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// Producers insert, the relay marks.
+    Outbox,
+    /// The agent's own.
+    Inbox,
+}
+
+/// How hard a commit is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Durability {
+    /// Every commit is on the disk when it returns: whatever guards a promise.
+    Full,
+    /// Commits are never reordered and become durable with the next FULL one or checkpoint: the relay's claims and
+    /// marks, whose loss only makes a row be handed over again.
+    Normal,
+}
+
+/// What went wrong with a database file, sorted by what a person does about it.
+#[derive(Debug, thiserror::Error)]
+pub enum DbError {
+    /// Not there.
+    #[error("{path}: there is no such database; make one with `onceward init`")]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Made by a newer program.
+    #[error(
+        "{path}: its schema is version {found}, this program knows up to {known}; install the newer onceward (nothing was changed)"
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+        /// Ours.
+        known: i64,
+    },
+    /// Not one of ours, or damaged so far that its version cannot be read.
+    #[error("{path}: {reason}")]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// For people.
+        reason: String,
+    },
+    /// Anything SQLite says.
+    #[error("{path}: {source}")]
+    Sqlite {
+        /// The file.
+        path: PathBuf,
+        /// SQLite's words.
+        source: rusqlite::Error,
+    },
+}
+
+impl DbError {
+    /// Wraps SQLite's error with the file's name.
+    pub fn sqlite(path: &Path, source: rusqlite::Error) -> Self {
+        Self::Sqlite { path: path.to_owned(), source }
+    }
+    /// Whether waiting may help (somebody holds the lock, the disk is full).
+    pub fn is_temporary(&self) -> bool {
+        matches!(self, Self::Sqlite { source, .. } if is_busy(source) || is_full(source))
+    }
+}
+
+/// Somebody else holds the lock.
+pub fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// The disk is full: a clean roll-back that may be tried again.
+pub fn is_full(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DiskFull))
+}
+
+/// Opens an existing file for writing. Fails where it is missing, newer, or where a pragma does not take.
+pub fn open_writer(path: &Path, part: Part, durability: Durability) -> Result<Connection, DbError> {
+    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    prepare_writer(&connection, durability).map_err(|source| DbError::sqlite(path, source))?;
+    migrate::check_version(&connection, path, part)?;
+    Ok(connection)
+}
+
+/// Opens an existing file for reading only; never creates, never writes a row.
+pub fn open_reader(path: &Path, part: Part) -> Result<Connection, DbError> {
+    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    let set = || -> rusqlite::Result<()> {
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        connection
+            .execute_batch("PRAGMA temp_store = MEMORY; PRAGMA mmap_size = 0; PRAGMA cache_size = -512;")
+    };
+    set().map_err(|source| DbError::sqlite(path, source))?;
+    migrate::check_version(&connection, path, part)?;
+    Ok(connection)
+}
+
+/// Opens or creates a file and brings it to the newest schema: for `init` and `source add` alone.
+pub fn create(path: &Path, part: Part) -> Result<Connection, DbError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+    let mut connection =
+        Connection::open_with_flags(path, flags).map_err(|source| DbError::sqlite(path, source))?;
+    prepare_writer(&connection, Durability::Full).map_err(|source| DbError::sqlite(path, source))?;
+    migrate::migrate(&mut connection, path, part)?;
+    Ok(connection)
+}
+
+fn open(path: &Path, flags: OpenFlags) -> Result<Connection, DbError> {
+    // `stat` is safe beside SQLite's locks; opening the file ourselves would not be.
+    if let Err(error) = std::fs::metadata(path) {
+        return Err(match error.kind() {
+            std::io::ErrorKind::NotFound => DbError::Missing { path: path.to_owned() },
+            _ => DbError::Unusable { path: path.to_owned(), reason: error.to_string() },
+        });
+    }
+    Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+        .map_err(|source| DbError::sqlite(path, source))
+}
+
+fn prepare_writer(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    let synchronous = match durability {
+        Durability::Full => 2,
+        Durability::Normal => 1,
+    };
+    // Read back: a pragma that SQLite does not know or refuses answers nothing, silently.
+    let journal: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+    connection.execute_batch(&format!(
+        "PRAGMA synchronous = {synchronous}; PRAGMA temp_store = MEMORY; PRAGMA mmap_size = 0;
+         PRAGMA cache_size = -1024; PRAGMA foreign_keys = ON;"
+    ))?;
+    // One checkpointer for each file (checkpoint.rs); this is the net below it.
+    let _: i64 = connection.query_row("PRAGMA wal_autocheckpoint = 20000", [], |row| row.get(0))?;
+    let _: i64 = connection.query_row("PRAGMA journal_size_limit = 8388608", [], |row| row.get(0))?;
+    let found: i64 = connection.query_row("PRAGMA synchronous", [], |row| row.get(0))?;
+    if journal != "wal" || found != synchronous {
+        return Err(other(format!(
+            "this file cannot be used safely: journal_mode is {journal} (wal is needed), synchronous is {found} ({synchronous} is needed)"
+        )));
+    }
+    Ok(())
+}
+
+/// An error of ours in SQLite's type, for closures that return it.
+pub fn other(text: String) -> rusqlite::Error {
+    rusqlite::Error::ToSqlConversionFailure(text.into())
+}
+
+/// Runs `work` in one IMMEDIATE transaction. On any error nothing of it stays, unless the commit itself failed:
+/// then the caller must look before it acts.
+pub fn write<T>(
+    connection: &mut Connection,
+    work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+) -> rusqlite::Result<T> {
+    let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    let value = work(&transaction)?;
+    transaction.commit()?;
+    Ok(value)
+}

@@ -1,0 +1,332 @@
+//! One writer for a database: puts all that waits into one `BEGIN IMMEDIATE ... COMMIT` and then answers each.
+//!
+//! Work comes in two kinds. A *claim* ([`Work::must_land`] false) is answered at once, committed or not; if its
+//! commit failed it may still be in the file (F31), so the writer takes it back ([`Work::undo`]) before anything
+//! else. An *outcome* (`must_land` true) is kept, in order, until it is written: the vendor has been called and the
+//! record of it is owed. The writer decides nothing about states; the verbs in `store/` do.
+//!
+//! After any commit error the connection is closed and the file is opened and read anew before the next commit.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use rusqlite::Connection;
+
+use super::checkpoint::Checkpointer;
+use super::{DbError, Durability, Part, kill};
+use crate::limits::{
+    OUTCOME_LINGER, SYNC_LINGER_MAX, SYNC_SLOW, WRITER_BATCH_MAX, WRITER_RETRY_MAX, WRITER_RETRY_MIN,
+};
+
+/// One piece of writing, part of a shared commit.
+pub trait Work: Send {
+    /// Writes. Must be repeatable: after a failed commit an outcome is applied again.
+    fn apply(&mut self, connection: &Connection) -> rusqlite::Result<()>;
+    /// It is on the disk.
+    fn committed(self: Box<Self>);
+    /// It is not to be relied on. `undo` was already taken.
+    fn failed(self: Box<Self>, why: &str);
+    /// Whether it is kept until it lands.
+    fn must_land(&self) -> bool;
+    /// What takes it back if it turns out to be in the file after all.
+    fn undo(&self) -> Option<Box<dyn Work>> {
+        None
+    }
+}
+
+/// What the writer tells others without being asked.
+#[derive(Debug, Default)]
+pub struct WriterHealth {
+    /// Commits so far.
+    pub commits: AtomicU64,
+    /// UTC milliseconds of the last commit.
+    pub last_commit_ms: AtomicI64,
+    /// Outcomes that wait for a commit that fails; 0 when healthy.
+    pub kept: AtomicU64,
+    /// Mean time of a commit, microseconds.
+    pub commit_us: AtomicU64,
+}
+
+/// The handle: cheap to clone, all clones dropped = the writer ends after its last commit.
+#[derive(Clone)]
+pub struct Writer {
+    sender: Sender<Box<dyn Work>>,
+    health: Arc<WriterHealth>,
+}
+
+impl Writer {
+    /// Starts the writer's thread on an opened connection.
+    pub fn start(
+        name: &'static str,
+        path: PathBuf,
+        part: Part,
+        connection: Connection,
+        checkpointer: Checkpointer,
+    ) -> std::io::Result<(Self, JoinHandle<()>)> {
+        let (sender, receiver) = crossbeam_channel::unbounded();
+        let health = Arc::new(WriterHealth::default());
+        let room = Room {
+            path,
+            part,
+            connection: Some(connection),
+            receiver,
+            kept: Vec::new(),
+            health: health.clone(),
+            checkpointer,
+            mean_commit: Duration::ZERO,
+            trouble: None,
+        };
+        let handle = crate::thread::spawn(name, move || room.run())?;
+        Ok((Self { sender, health }, handle))
+    }
+
+    /// Hands work over. If the writer is gone the work is told so.
+    pub fn submit(&self, work: Box<dyn Work>) {
+        if let Err(lost) = self.sender.send(work) {
+            lost.0.failed("the writer has stopped");
+        }
+    }
+
+    /// The writer's figures.
+    pub fn health(&self) -> &WriterHealth {
+        &self.health
+    }
+
+    /// Whether outcomes are waiting for a commit that fails: then nobody should begin a call.
+    pub fn is_in_trouble(&self) -> bool {
+        self.health.kept.load(Ordering::Relaxed) > 0
+    }
+}
+
+struct Room {
+    path: PathBuf,
+    part: Part,
+    connection: Option<Connection>,
+    receiver: Receiver<Box<dyn Work>>,
+    /// Outcomes and undos of failed commits, oldest first.
+    kept: Vec<Box<dyn Work>>,
+    health: Arc<WriterHealth>,
+    checkpointer: Checkpointer,
+    mean_commit: Duration,
+    /// The present trouble's text and the pause before the next try.
+    trouble: Option<(String, Duration)>,
+}
+
+impl Room {
+    fn run(mut self) {
+        loop {
+            let mut batch = std::mem::take(&mut self.kept);
+            let open = if batch.is_empty() {
+                self.gather(&mut batch)
+            } else {
+                self.gather_after_trouble(&mut batch)
+            };
+            if !batch.is_empty() {
+                self.commit(batch);
+            }
+            if !open
+                && (self.kept.is_empty()
+                    || self.trouble.as_ref().is_some_and(|(_, pause)| *pause >= WRITER_RETRY_MAX))
+            {
+                // Everybody is gone. What could not be written is told by its SENDING row at the next start.
+                for work in self.kept {
+                    work.failed("the database could not be written before the stop");
+                }
+                return;
+            }
+        }
+    }
+
+    /// Waits for work and lets others join it. False when no more can come.
+    fn gather(&self, batch: &mut Vec<Box<dyn Work>>) -> bool {
+        match self.receiver.recv() {
+            Ok(work) => batch.push(work),
+            Err(_) => return false,
+        }
+        let begun = Instant::now();
+        self.drain(batch);
+        // An outcome alone waits a moment for a claim to share its sync with; a claim never waits for an outcome.
+        while batch.iter().all(|work| work.must_land()) && batch.len() < WRITER_BATCH_MAX {
+            let left = OUTCOME_LINGER.saturating_sub(begun.elapsed());
+            match self.receiver.recv_timeout(left) {
+                Ok(work) => batch.push(work),
+                Err(RecvTimeoutError::Timeout) => return true,
+                Err(RecvTimeoutError::Disconnected) => return false,
+            }
+            self.drain(batch);
+        }
+        // Where a sync is slow, those who finish together should share one: wait a fraction of it.
+        if self.mean_commit > SYNC_SLOW {
+            let end = Instant::now() + (self.mean_commit / 4).min(SYNC_LINGER_MAX);
+            while batch.len() < WRITER_BATCH_MAX {
+                match self.receiver.recv_deadline(end) {
+                    Ok(work) => batch.push(work),
+                    Err(RecvTimeoutError::Timeout) => break,
+                    Err(RecvTimeoutError::Disconnected) => return false,
+                }
+            }
+        }
+        true
+    }
+
+    /// After a failed commit: wait out the pause, refusing claims meanwhile.
+    fn gather_after_trouble(&self, batch: &mut Vec<Box<dyn Work>>) -> bool {
+        let pause = self.trouble.as_ref().map_or(WRITER_RETRY_MIN, |(_, pause)| *pause);
+        let why = self.trouble.as_ref().map_or("the database is in trouble", |(why, _)| why.as_str());
+        let end = Instant::now() + pause;
+        loop {
+            match self.receiver.recv_deadline(end) {
+                Ok(work) if work.must_land() => batch.push(work),
+                Ok(work) => work.failed(why),
+                Err(RecvTimeoutError::Timeout) => return true,
+                Err(RecvTimeoutError::Disconnected) => {
+                    std::thread::sleep(end.saturating_duration_since(Instant::now()));
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn drain(&self, batch: &mut Vec<Box<dyn Work>>) {
+        while batch.len() < WRITER_BATCH_MAX {
+            match self.receiver.try_recv() {
+                Ok(work) => batch.push(work),
+                Err(_) => break,
+            }
+        }
+    }
+
+    fn commit(&mut self, mut batch: Vec<Box<dyn Work>>) {
+        let begun = Instant::now();
+        match self.try_commit(&mut batch) {
+            Ok(()) => {
+                self.after_success(begun.elapsed());
+                for work in batch {
+                    work.committed();
+                }
+            }
+            Err(Failure::OneIsBad) => self.one_by_one(batch),
+            Err(Failure::Database(why)) => self.after_failure(batch, why),
+        }
+    }
+
+    /// A piece of work was refused by the data itself: each gets a commit of its own, so that one bad row cannot
+    /// hold up the others.
+    fn one_by_one(&mut self, batch: Vec<Box<dyn Work>>) {
+        let mut rest = batch.into_iter();
+        while let Some(work) = rest.next() {
+            let mut single = vec![work];
+            match self.try_commit(&mut single) {
+                Ok(()) => single.into_iter().for_each(|work| work.committed()),
+                Err(Failure::OneIsBad) => {
+                    for work in single {
+                        log::error!(
+                            "{}: a record was refused by the database and is given up",
+                            self.path.display()
+                        );
+                        work.failed("the database refused this record");
+                    }
+                }
+                Err(Failure::Database(why)) => {
+                    single.extend(rest);
+                    return self.after_failure(single, why);
+                }
+            }
+        }
+    }
+
+    fn after_success(&mut self, took: Duration) {
+        if let Some((why, _)) = self.trouble.take() {
+            log::warn!("{}: can be written again (was: {why})", self.path.display());
+        }
+        self.mean_commit = if self.mean_commit.is_zero() { took } else { (self.mean_commit * 7 + took) / 8 };
+        self.health.commits.fetch_add(1, Ordering::Relaxed);
+        self.health.commit_us.store(self.mean_commit.as_micros() as u64, Ordering::Relaxed);
+        self.health.last_commit_ms.store(crate::clock::wall_ms(), Ordering::Relaxed);
+        self.health.kept.store(0, Ordering::Relaxed);
+        if let Some(connection) = &self.connection {
+            self.checkpointer.after_commit(connection);
+        }
+    }
+
+    fn after_failure(&mut self, batch: Vec<Box<dyn Work>>, why: String) {
+        // Close first: what a broken connection says is not evidence. The next try opens and reads the file anew.
+        self.connection = None;
+        let pause = match &self.trouble {
+            None => {
+                log::error!(
+                    "{}: cannot be written: {why}; nothing new is sent until it can",
+                    self.path.display()
+                );
+                WRITER_RETRY_MIN
+            }
+            Some((_, pause)) => (*pause * 2).min(WRITER_RETRY_MAX),
+        };
+        for work in batch {
+            if work.must_land() {
+                self.kept.push(work);
+            } else {
+                // The caller gets "no" now and never calls the vendor on it, so taking it back is certain.
+                self.kept.extend(work.undo());
+                work.failed(&why);
+            }
+        }
+        self.trouble = Some((why, pause));
+        self.health.kept.store(self.kept.len() as u64, Ordering::Relaxed);
+    }
+
+    fn try_commit(&mut self, batch: &mut [Box<dyn Work>]) -> Result<(), Failure> {
+        let connection = match &self.connection {
+            Some(connection) => connection,
+            None => {
+                let opened = super::open_writer(&self.path, self.part, Durability::Full);
+                self.connection.insert(opened.map_err(|error: DbError| Failure::Database(error.to_string()))?)
+            }
+        };
+        let database = |error: rusqlite::Error| Failure::Database(describe(&error));
+        connection.execute_batch("BEGIN IMMEDIATE").map_err(database)?;
+        for work in batch.iter_mut() {
+            if let Err(error) = work.apply(connection) {
+                let _ = connection.execute_batch("ROLLBACK"); // already rolled back on some errors
+                return Err(match error.sqlite_error_code() {
+                    Some(
+                        rusqlite::ErrorCode::ConstraintViolation
+                        | rusqlite::ErrorCode::TypeMismatch
+                        | rusqlite::ErrorCode::TooBig,
+                    ) => Failure::OneIsBad,
+                    _ => database(error),
+                });
+            }
+        }
+        if kill::point("writer-before-commit").is_err() {
+            let _ = connection.execute_batch("ROLLBACK");
+            return Err(Failure::Database("database or disk is full (by a test)".into()));
+        }
+        connection.execute_batch("COMMIT").map_err(database)?;
+        if kill::point("writer-commit-lies").is_err() {
+            return Err(Failure::Database("disk I/O error after the commit (by a test)".into()));
+        }
+        Ok(())
+    }
+}
+
+enum Failure {
+    /// The data refused one piece of work.
+    OneIsBad,
+    /// The file, the disk or the lock.
+    Database(String),
+}
+
+fn describe(error: &rusqlite::Error) -> String {
+    if super::is_busy(error) {
+        format!("{error}: another process holds its write lock (a shell left in BEGIN? see `onceward check`)")
+    } else if super::is_full(error) {
+        format!("{error}: make room on this file system")
+    } else {
+        error.to_string()
+    }
+}

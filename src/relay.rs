@@ -1,0 +1,767 @@
+//! Room: outbox -> hand-off -> marks. One loop over a closed set of events; the only writer of its outbox file.
+//!
+//! It claims due rows, only as many as the workers have room for, in fair turns between destinations, and marks each
+//! row when its confirm comes back. It never closes a row on a rule without looking into the inbox first: a row
+//! whose mark was lost may have been sent. Its commits are not synced (losing one only makes a row be handed over
+//! again); what guards against a second send is in the inbox. Serves F2-F6, F11, F22, F28.
+//!
+//! Never: calls a vendor, writes the inbox, holds a transaction while it waits.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use rusqlite::Connection;
+
+use crate::alert::{Alerts, Cause};
+use crate::clock::{ms, wall_ms};
+use crate::config::{RelaySettings, RetrySettings, Route};
+use crate::db::checkpoint::Checkpointer;
+use crate::db::pool::Pool;
+use crate::db::{self, Durability, Part, kill};
+use crate::gate::{Gate, Room};
+use crate::limits::{
+    HANDOFFS_PER_THREAD, RELAY_PAUSE, RELAY_RECONCILE, RELAY_SWEEP_MAX, WRITER_RETRY_MAX, WRITER_RETRY_MIN,
+};
+use crate::message::{Destination, Message, MessageId, NotSentKind, OwnerId};
+use crate::policy::{Asking, Policy, Verdict, deadline_reason};
+use crate::retry::{self, Next};
+use crate::route;
+use crate::store::{inbox, outbox};
+use crate::watch::WatchFlags;
+
+/// One message on its way to a worker; moved, never shared.
+#[derive(Debug)]
+pub struct Handoff {
+    /// Row in the relay's outbox.
+    pub row: i64,
+    /// Claims so far.
+    pub attempts: u32,
+    /// Handed over before: look in the inbox first.
+    pub again: bool,
+    /// What to deliver.
+    pub message: Message,
+    /// When it was claimed; waiting is measured from here and from its due time.
+    pub claimed: Instant,
+    /// Where the confirm goes.
+    pub confirm: Sender<Event>,
+}
+
+/// What a worker says of a hand-off.
+#[derive(Debug)]
+pub struct Confirm {
+    /// Row in the relay's outbox.
+    pub row: i64,
+    /// What is to be marked.
+    pub answer: Answer,
+}
+
+/// The worker's answers.
+#[derive(Debug)]
+pub enum Answer {
+    /// The inbox has its fate: PUBLISHED.
+    Settled,
+    /// Another copy of it is in a worker's hands, whose confirm will come.
+    InFlight,
+    /// Certainly not sent.
+    NotSent {
+        /// What kind of "not sent".
+        kind: NotSentKind,
+        /// For people.
+        reason: String,
+    },
+    /// Not even begun (stop, gate shut, database in trouble): back, no attempt used.
+    Returned(&'static str),
+    /// A bug or a panic before its claim: back, with the hand-off pauses.
+    HandoffFailed(String),
+    /// Policy: later.
+    Wait {
+        /// UTC milliseconds.
+        until_ms: i64,
+        /// For people.
+        reason: String,
+    },
+    /// Policy: never.
+    Skip(String),
+    /// Policy: too late.
+    Expire(String),
+    /// It could never be sent as it is: waits for a person.
+    Park(String),
+}
+
+/// All that can wake the relay.
+#[derive(Debug)]
+pub enum Event {
+    /// Somebody committed to the outbox.
+    Wake,
+    /// A worker is done with a hand-off.
+    Confirm(Confirm),
+    /// Answer when this round is done: a proof of progress.
+    Ping(Sender<()>),
+    /// Claim nothing more; give back what was not begun; end when all hand-offs are back, or at the deadline.
+    Stop(Instant),
+}
+
+/// One destination as the relay sees it.
+pub struct Lane {
+    /// Its name.
+    pub destination: Destination,
+    /// To its workers.
+    pub handoff: Sender<Handoff>,
+    /// Shared with its workers.
+    pub gate: Arc<Gate>,
+    /// Its workers.
+    pub threads: usize,
+}
+
+/// What the relay is made of.
+pub struct RelayParts {
+    /// The outbox file.
+    pub path: PathBuf,
+    /// This start.
+    pub owner: OwnerId,
+    /// `[relay]`
+    pub settings: RelaySettings,
+    /// `[retry]`
+    pub retry: RetrySettings,
+    /// `[[route]]`
+    pub routes: Vec<Route>,
+    /// The rules.
+    pub policy: Arc<Policy>,
+    /// One for each destination.
+    pub lanes: Vec<Lane>,
+    /// Readers of the inbox, to look before closing a row.
+    pub inbox: Pool,
+    /// To tell people.
+    pub alerts: Alerts,
+    /// Checkpointer of the outbox file.
+    pub checkpointer: Checkpointer,
+    /// Shared with the watch.
+    pub flags: Arc<WatchFlags>,
+}
+
+/// The room.
+pub struct Relay {
+    parts: RelayParts,
+    connection: Option<Connection>,
+    events: Receiver<Event>,
+    to_self: Sender<Event>,
+    /// Rows handed over and not confirmed.
+    in_flight: HashMap<i64, Flight>,
+    /// For each lane.
+    lane_in_flight: Vec<usize>,
+    /// Confirms to be marked.
+    confirms: Vec<Confirm>,
+    stop: Option<Instant>,
+    last_reconcile: Instant,
+    reconcile_now: bool,
+    trouble: Option<Duration>,
+    turn: usize,
+}
+
+/// A hand-off under way.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    lane: usize,
+    since: Instant,
+}
+
+/// What one round did.
+struct Round {
+    worked: bool,
+    handoffs: Vec<(usize, Handoff)>,
+    alerts: Vec<(Cause, String, String)>,
+}
+
+impl Relay {
+    /// Opens the outbox and gives back what dead starts of this agent had claimed.
+    pub fn new(parts: RelayParts) -> Result<(Self, Sender<Event>), db::DbError> {
+        let mut connection = db::open_writer(&parts.path, Part::Outbox, Durability::Normal)?;
+        let moved =
+            db::write(&mut connection, |tx| outbox::lease_over(tx, &parts.owner, wall_ms(), |_| false))
+                .map_err(|source| db::DbError::sqlite(&parts.path, source))?;
+        if moved > 0 {
+            log::warn!(
+                "{moved} messages that an earlier start had claimed are waiting again (CLAIM_EXPIRED)"
+            );
+        }
+        let (sender, events) = crossbeam_channel::unbounded();
+        let lanes = parts.lanes.len();
+        let relay = Self {
+            parts,
+            connection: Some(connection),
+            events,
+            to_self: sender.clone(),
+            in_flight: HashMap::new(),
+            lane_in_flight: vec![0; lanes],
+            confirms: Vec::new(),
+            stop: None,
+            last_reconcile: Instant::now(),
+            reconcile_now: false,
+            trouble: None,
+            turn: 0,
+        };
+        Ok((relay, sender))
+    }
+
+    /// Runs until stopped and all hand-offs are back (or the stop's deadline has come).
+    pub fn run(mut self) {
+        let mut pings = Vec::new();
+        loop {
+            self.parts.flags.busy.store(true, Ordering::Relaxed);
+            let begun = Instant::now();
+            let worked = self.round();
+            for ping in pings.drain(..) {
+                let _: Result<(), _> = Sender::send(&ping, ());
+            }
+            if self.is_done() {
+                return self.give_back_the_rest();
+            }
+            let wait = if worked {
+                // Leave the lock to producers for as long as it was held, then look again.
+                let pause = begun.elapsed().max(RELAY_PAUSE);
+                std::thread::sleep(pause);
+                Duration::ZERO
+            } else {
+                // From here on hints ring; look once more, since one may have come before.
+                self.parts.flags.busy.store(false, Ordering::Relaxed);
+                if self.round() {
+                    continue;
+                }
+                self.until_next()
+            };
+            self.collect(wait, &mut pings);
+        }
+    }
+
+    /// Waits for the first event, then takes all that are there.
+    fn collect(&mut self, wait: Duration, pings: &mut Vec<Sender<()>>) {
+        let first = if wait.is_zero() {
+            match self.events.try_recv() {
+                Ok(event) => event,
+                Err(_) => return,
+            }
+        } else {
+            match self.events.recv_timeout(wait) {
+                Ok(event) => event,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
+            }
+        };
+        let mut next = Some(first);
+        while let Some(event) = next {
+            match event {
+                Event::Wake => {}
+                Event::Confirm(confirm) => self.confirms.push(confirm),
+                Event::Ping(ping) => pings.push(ping),
+                Event::Stop(deadline) => self.stop = Some(deadline),
+            }
+            next = self.events.try_recv().ok();
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.stop.is_some_and(|deadline| {
+            (self.in_flight.is_empty() && self.confirms.is_empty()) || Instant::now() >= deadline
+        })
+    }
+
+    /// One commit: marks first, then what the relay closes itself, then new claims. True if there was anything to do.
+    fn round(&mut self) -> bool {
+        if self.stop.is_some() && self.confirms.is_empty() {
+            return false;
+        }
+        let confirms = std::mem::take(&mut self.confirms);
+        match self.try_round(&confirms) {
+            Ok(round) => {
+                if self.trouble.take().is_some() {
+                    log::warn!("{}: can be written again", self.parts.path.display());
+                }
+                for confirm in &confirms {
+                    if matches!(confirm.answer, Answer::InFlight) {
+                        continue;
+                    }
+                    self.land(confirm.row);
+                }
+                for (cause, destination, text) in round.alerts {
+                    self.parts.alerts.raise(cause, &destination, text);
+                }
+                let _ = kill::point("relay-after-claim");
+                for (lane, handoff) in round.handoffs {
+                    let _again = self.in_flight.insert(handoff.row, Flight { lane, since: Instant::now() });
+                    self.lane_in_flight[lane] += 1;
+                    // Never blocks: the channel has at least as many places as may be in flight. If the workers are
+                    // gone the row stays PUBLISHING and comes back by its lease or at the next start.
+                    let _ = self.parts.lanes[lane].handoff.try_send(handoff);
+                }
+                round.worked
+            }
+            Err(error) => {
+                // Marks are kept and made again; claims that may nevertheless be in the file come back by
+                // `reconcile`, since memory does not know them.
+                self.confirms = confirms;
+                self.connection = None;
+                self.reconcile_now = true;
+                let pause = match self.trouble {
+                    None => {
+                        log::error!(
+                            "{}: {error}; nothing new is taken from it until it can be written",
+                            self.parts.path.display()
+                        );
+                        WRITER_RETRY_MIN
+                    }
+                    Some(pause) => (pause * 2).min(WRITER_RETRY_MAX),
+                };
+                self.trouble = Some(pause);
+                false
+            }
+        }
+    }
+
+    fn land(&mut self, row: i64) {
+        if let Some(flight) = self.in_flight.remove(&row) {
+            self.lane_in_flight[flight.lane] -= 1;
+        }
+    }
+
+    /// Hand-offs whose confirm never came within the lease are forgotten (F4): the row is handed over again, and the
+    /// inbox absorbs it.
+    fn forget_lost(&mut self) {
+        let lease = self.parts.settings.lease;
+        let lost: Vec<i64> = self
+            .in_flight
+            .iter()
+            .filter(|(_, flight)| flight.since.elapsed() >= lease)
+            .map(|(row, _)| *row)
+            .collect();
+        for row in lost {
+            self.land(row);
+        }
+    }
+
+    fn try_round(&mut self, confirms: &[Confirm]) -> Result<Round, db::DbError> {
+        let path = self.parts.path.clone();
+        let sqlite = |source| db::DbError::sqlite(&path, source);
+        if self.connection.is_none() {
+            self.connection = Some(db::open_writer(&path, Part::Outbox, Durability::Normal)?);
+        }
+        let mut connection =
+            self.connection.take().ok_or_else(|| db::DbError::Missing { path: path.clone() })?;
+        let reconcile = self.reconcile_now || self.last_reconcile.elapsed() >= self.reconcile_every();
+        if reconcile {
+            self.forget_lost();
+        }
+        let claiming = self.stop.is_none();
+        if confirms.is_empty() && !reconcile && !(claiming && self.has_work(&connection).map_err(sqlite)?) {
+            self.connection = Some(connection);
+            return Ok(Round { worked: false, handoffs: Vec::new(), alerts: Vec::new() });
+        }
+        let done = db::write(&mut connection, |tx| {
+            let mut round = Round { worked: !confirms.is_empty(), handoffs: Vec::new(), alerts: Vec::new() };
+            let now_ms = wall_ms();
+            for confirm in confirms {
+                self.mark(tx, confirm, now_ms, &mut round)?;
+            }
+            if reconcile {
+                self.reconcile(tx, now_ms)?;
+            }
+            if claiming {
+                self.close_overdue(tx, now_ms, &mut round)?;
+                self.route_new(tx, now_ms, &mut round)?;
+                self.park_unknown(tx, now_ms, &mut round)?;
+                self.claim_in_turns(tx, confirms, now_ms, &mut round)?;
+            }
+            Ok(round)
+        })
+        .map_err(sqlite)?;
+        self.parts.checkpointer.after_commit(&connection);
+        if reconcile {
+            self.last_reconcile = Instant::now();
+            self.reconcile_now = false;
+        }
+        self.connection = Some(connection);
+        Ok(done)
+    }
+
+    /// A look without the write lock, so that an idle relay never takes it.
+    fn has_work(&self, connection: &Connection) -> rusqlite::Result<bool> {
+        let now_ms = wall_ms();
+        if outbox::next_deadline_ms(connection)?.is_some_and(|deadline| deadline <= now_ms) {
+            return Ok(true);
+        }
+        let mut after = String::new();
+        if !outbox::unrouted(connection, 1)?.is_empty() {
+            return Ok(true);
+        }
+        let now = Instant::now();
+        while let Some(destination) = outbox::next_destination(connection, &after)? {
+            match self.lane_of(&destination) {
+                None => return Ok(true), // to be parked
+                Some(lane) => {
+                    if self.room(lane, 0, now) > 0
+                        && outbox::next_due_ms(connection, &destination)?.is_some_and(|due| due <= now_ms)
+                    {
+                        return Ok(true);
+                    }
+                }
+            }
+            after = destination;
+        }
+        Ok(false)
+    }
+
+    fn reconcile_every(&self) -> Duration {
+        RELAY_RECONCILE.min(self.parts.settings.lease / 3)
+    }
+
+    fn lane_of(&self, destination: &str) -> Option<usize> {
+        self.parts.lanes.iter().position(|lane| lane.destination.as_str() == destination)
+    }
+
+    /// How many more rows the lane's workers have room for; `back` of those in flight are just coming back.
+    fn room(&self, lane: usize, back: usize, now: Instant) -> usize {
+        let Lane { gate, threads, .. } = &self.parts.lanes[lane];
+        let in_flight = self.lane_in_flight[lane].saturating_sub(back);
+        let window = (threads * HANDOFFS_PER_THREAD + self.parts.settings.batch as usize)
+            .min(self.parts.settings.channel);
+        match gate.room(now) {
+            Room::Open => window.saturating_sub(in_flight),
+            Room::Probe => 1usize.saturating_sub(in_flight),
+            Room::Shut(_) | Room::Probing => 0,
+        }
+    }
+
+    fn claim_in_turns(
+        &mut self,
+        tx: &Connection,
+        confirms: &[Confirm],
+        now_ms: i64,
+        round: &mut Round,
+    ) -> rusqlite::Result<()> {
+        let now = Instant::now();
+        let lanes = self.parts.lanes.len();
+        let mut back = vec![0usize; lanes];
+        for confirm in confirms {
+            if let Some(flight) = self.in_flight.get(&confirm.row)
+                && !matches!(confirm.answer, Answer::InFlight)
+            {
+                back[flight.lane] += 1;
+            }
+        }
+        // Each round begins with another destination, so that none is always last.
+        self.turn = self.turn.wrapping_add(1);
+        let lease_until_ms = now_ms.saturating_add(ms(self.parts.settings.lease));
+        for step in 0..lanes {
+            let lane = (self.turn + step) % lanes;
+            let limit = self.room(lane, back[lane], now).min(self.parts.settings.batch as usize);
+            if limit == 0 {
+                continue;
+            }
+            let destination = self.parts.lanes[lane].destination.clone();
+            for claimed in
+                outbox::claim(tx, destination.as_str(), &self.parts.owner, lease_until_ms, now_ms, limit)?
+            {
+                round.worked = true;
+                // Only "later" is decided here without the inbox; whatever closes a row is left to the worker,
+                // which looks first.
+                if let Verdict::Wait { until_ms, reason } =
+                    self.parts.policy.judge(&claimed.message, Asking::Relay, now_ms)
+                {
+                    log::info!(
+                        "{} waits dest={destination} until_ms={until_ms} {reason}",
+                        claimed.message.message_id
+                    );
+                    let how = outbox::Postpone { not_before_ms: Some(until_ms), give_back: true, reason };
+                    outbox::postpone(tx, claimed.id, &self.parts.owner, &how, now_ms)?;
+                    continue;
+                }
+                round.handoffs.push((
+                    lane,
+                    Handoff {
+                        row: claimed.id,
+                        attempts: claimed.attempts,
+                        again: claimed.again,
+                        message: claimed.message,
+                        claimed: now,
+                        confirm: self.to_self.clone(),
+                    },
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks one confirmed row. Zero rows moved means its claim was no longer ours: nothing to do.
+    fn mark(
+        &self,
+        tx: &Connection,
+        confirm: &Confirm,
+        now_ms: i64,
+        round: &mut Round,
+    ) -> rusqlite::Result<()> {
+        let (owner, row) = (&self.parts.owner, confirm.row);
+        let later = |not_before_ms, give_back, reason: &str| outbox::Postpone {
+            not_before_ms,
+            give_back,
+            reason: reason.to_owned(),
+        };
+        match &confirm.answer {
+            Answer::Settled => {
+                let _ = kill::point("relay-before-publish");
+                outbox::publish(tx, row, owner, now_ms)?;
+            }
+            Answer::InFlight => {}
+            Answer::Returned(reason) => {
+                outbox::postpone(tx, row, owner, &later(None, true, reason), now_ms)?;
+            }
+            Answer::Wait { until_ms, reason } => {
+                outbox::postpone(tx, row, owner, &later(Some(*until_ms), true, reason), now_ms)?;
+            }
+            Answer::NotSent { kind: NotSentKind::Refused, reason } => {
+                self.after_refusal(tx, row, reason, now_ms, round)?
+            }
+            // About the destination, not the message: no attempt is used, its place in the order stays.
+            Answer::NotSent { reason, .. } => {
+                outbox::postpone(tx, row, owner, &later(None, true, reason), now_ms)?;
+            }
+            Answer::HandoffFailed(reason) => {
+                let (attempts, destination, id) = facts(tx, row)?;
+                let pause = retry::after_failed_handoff(&self.parts.retry, attempts);
+                outbox::postpone(
+                    tx,
+                    row,
+                    owner,
+                    &later(Some(now_ms.saturating_add(ms(pause))), false, reason),
+                    now_ms,
+                )?;
+                if attempts == self.parts.retry.alert_at_attempt {
+                    round.alerts.push((
+                        Cause::ManyAttempts,
+                        destination,
+                        format!("{id} could not be handed over {attempts} times: {reason}"),
+                    ));
+                }
+            }
+            Answer::Skip(reason) => {
+                outbox::skip(tx, row, owner, reason, now_ms)?;
+            }
+            Answer::Expire(reason) => {
+                if outbox::expire(tx, row, owner, reason, now_ms)? {
+                    let (_, destination, id) = facts(tx, row)?;
+                    round.alerts.push((Cause::Expired, destination, format!("{id} expired: {reason}")));
+                }
+            }
+            Answer::Park(reason) => {
+                if outbox::park(tx, row, owner, reason, now_ms)? {
+                    let (_, destination, id) = facts(tx, row)?;
+                    round.alerts.push((Cause::Parked, destination, format!("{id} parked: {reason}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn after_refusal(
+        &self,
+        tx: &Connection,
+        row: i64,
+        reason: &str,
+        now_ms: i64,
+        round: &mut Round,
+    ) -> rusqlite::Result<()> {
+        let (attempts, destination, id) = facts(tx, row)?;
+        match retry::after_refusal(&self.parts.retry, attempts) {
+            Next::After(pause) => {
+                let how = outbox::Postpone {
+                    not_before_ms: Some(now_ms.saturating_add(ms(pause))),
+                    give_back: false,
+                    reason: reason.to_owned(),
+                };
+                outbox::postpone(tx, row, &self.parts.owner, &how, now_ms)?;
+            }
+            Next::Park => {
+                let text = format!("{reason} ({attempts} attempts)");
+                if outbox::park(tx, row, &self.parts.owner, &text, now_ms)? {
+                    round.alerts.push((Cause::Parked, destination.clone(), format!("{id} parked: {text}")));
+                }
+            }
+        }
+        if attempts == self.parts.retry.alert_at_attempt {
+            round.alerts.push((
+                Cause::ManyAttempts,
+                destination,
+                format!("{id} was refused {attempts} times: {reason}"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether the inbox knows the message: then a rule must not close it, its mark was only lost.
+    fn inbox_knows(&self, destination: &Destination, message_id: &MessageId) -> rusqlite::Result<bool> {
+        let reader = self.parts.inbox.get().map_err(|error| db::other(error.to_string()))?;
+        Ok(inbox::look(&reader, destination, message_id, &self.parts.owner, "")?.is_some())
+    }
+
+    /// PENDING rows past their deadline, whatever the state of their destination (F2).
+    fn close_overdue(&self, tx: &Connection, now_ms: i64, round: &mut Round) -> rusqlite::Result<()> {
+        for row in outbox::overdue(tx, now_ms, RELAY_SWEEP_MAX)? {
+            round.worked = true;
+            if !outbox::claim_one(tx, row.id, &self.parts.owner, now_ms, now_ms)? {
+                continue;
+            }
+            if self.inbox_knows(&row.destination, &row.message_id)? {
+                outbox::publish(tx, row.id, &self.parts.owner, now_ms)?;
+                continue;
+            }
+            let reason = deadline_reason(row.expires_at_ms);
+            outbox::expire(tx, row.id, &self.parts.owner, &reason, now_ms)?;
+            round.alerts.push((
+                Cause::Expired,
+                row.destination.to_string(),
+                format!("{} expired: {reason}", row.message_id),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Rows without a destination get the one that a route names, or are parked.
+    fn route_new(&self, tx: &Connection, now_ms: i64, round: &mut Round) -> rusqlite::Result<()> {
+        for (id, kind) in outbox::unrouted(tx, RELAY_SWEEP_MAX)? {
+            round.worked = true;
+            match route::destination(&self.parts.routes, &kind) {
+                Some(destination) => {
+                    outbox::route(tx, id, destination)?;
+                }
+                None => self.park_now(
+                    tx,
+                    id,
+                    &format!("NO_ROUTE: no [[route]] matches the kind {kind:?}"),
+                    now_ms,
+                    round,
+                )?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows for a destination that the settings do not have.
+    fn park_unknown(&self, tx: &Connection, now_ms: i64, round: &mut Round) -> rusqlite::Result<()> {
+        let mut after = String::new();
+        while let Some(destination) = outbox::next_destination(tx, &after)? {
+            if self.lane_of(&destination).is_none() {
+                let lease_until_ms = now_ms.saturating_add(ms(self.parts.settings.lease));
+                for claimed in outbox::claim(
+                    tx,
+                    &destination,
+                    &self.parts.owner,
+                    lease_until_ms,
+                    now_ms,
+                    RELAY_SWEEP_MAX,
+                )? {
+                    round.worked = true;
+                    let reason =
+                        format!("NO_DESTINATION: the settings have no [[destination]] {destination:?}");
+                    let message_id = &claimed.message.message_id;
+                    if self.inbox_knows(&claimed.message.destination, message_id)? {
+                        outbox::publish(tx, claimed.id, &self.parts.owner, now_ms)?;
+                    } else if outbox::park(tx, claimed.id, &self.parts.owner, &reason, now_ms)? {
+                        round.alerts.push((
+                            Cause::Parked,
+                            destination.clone(),
+                            format!("{message_id} parked: {reason}"),
+                        ));
+                    }
+                }
+            }
+            after = destination;
+        }
+        Ok(())
+    }
+
+    fn park_now(
+        &self,
+        tx: &Connection,
+        id: i64,
+        reason: &str,
+        now_ms: i64,
+        round: &mut Round,
+    ) -> rusqlite::Result<()> {
+        if outbox::claim_one(tx, id, &self.parts.owner, now_ms, now_ms)?
+            && outbox::park(tx, id, &self.parts.owner, reason, now_ms)?
+        {
+            let (_, destination, message_id) = facts(tx, id)?;
+            round.alerts.push((Cause::Parked, destination, format!("{message_id} parked: {reason}")));
+        }
+        Ok(())
+    }
+
+    /// Memory against table: renews the leases of rows in flight, gives back those that memory does not know.
+    fn reconcile(&self, tx: &Connection, now_ms: i64) -> rusqlite::Result<()> {
+        let lease_until_ms = now_ms.saturating_add(ms(self.parts.settings.lease));
+        for row in self.in_flight.keys() {
+            outbox::extend_lease(tx, *row, &self.parts.owner, lease_until_ms)?;
+        }
+        let moved =
+            outbox::lease_over(tx, &self.parts.owner, now_ms, |row| self.in_flight.contains_key(&row))?;
+        if moved > 0 {
+            log::warn!("{moved} claimed messages had no live owner and are waiting again (CLAIM_EXPIRED)");
+        }
+        Ok(())
+    }
+
+    /// How long nothing can be due.
+    fn until_next(&self) -> Duration {
+        let mut poll = self.trouble.unwrap_or(self.parts.settings.poll);
+        if !self.in_flight.is_empty() {
+            poll = poll.min(self.reconcile_every());
+        }
+        if let Some(deadline) = self.stop {
+            return poll
+                .min(deadline.saturating_duration_since(Instant::now()))
+                .min(Duration::from_millis(100));
+        }
+        let Some(connection) = &self.connection else { return poll };
+        let (now, now_ms) = (Instant::now(), wall_ms());
+        let mut wait = poll;
+        let mut sooner = |span: Duration| wait = wait.min(span.max(Duration::from_millis(1)));
+        for lane in &self.parts.lanes {
+            let due = outbox::next_due_ms(connection, lane.destination.as_str()).ok().flatten();
+            match (lane.gate.room(now), due) {
+                (_, None) | (Room::Probing, _) => {}
+                (Room::Shut(until), Some(_)) => sooner(until.saturating_duration_since(now)),
+                (_, Some(due)) if due > now_ms => sooner(Duration::from_millis((due - now_ms) as u64)),
+                _ => {} // due and full: a confirm will wake us
+            }
+        }
+        if let Ok(Some(deadline)) = outbox::next_deadline_ms(connection) {
+            sooner(Duration::from_millis(deadline.saturating_sub(now_ms).max(1) as u64));
+        }
+        wait
+    }
+
+    /// At the end of a stop: what was claimed and never begun waits again; what is still in a worker's hands stays
+    /// PUBLISHING and is settled by the next start.
+    fn give_back_the_rest(mut self) {
+        let left = self.in_flight.len();
+        if left > 0 {
+            log::warn!("stop: {left} hand-offs did not come back in time; the next start settles them");
+        }
+        if let Some(connection) = &mut self.connection {
+            let in_flight = &self.in_flight;
+            let owner = &self.parts.owner;
+            if let Err(error) = db::write(connection, |tx| {
+                outbox::lease_over(tx, owner, wall_ms(), |row| in_flight.contains_key(&row))
+            }) {
+                log::warn!("{}: claims are given back at the next start: {error}", self.parts.path.display());
+            }
+        }
+    }
+}
+
+/// Attempts, destination and message id of a row, for texts and retries.
+fn facts(tx: &Connection, row: i64) -> rusqlite::Result<(u32, String, MessageId)> {
+    tx.prepare_cached("SELECT attempts, destination, message_id FROM outbox WHERE id = ?1")?
+        .query_row([row], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+}

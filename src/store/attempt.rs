@@ -1,0 +1,82 @@
+//! Sole writer of `attempt`: one line per vendor call, append only, also for claims that were released.
+
+use rusqlite::{Connection, params};
+
+use crate::message::{Destination, MessageId, OwnerId, Timing};
+
+/// The four outcomes as the log names them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AttemptOutcome {
+    /// The vendor took it.
+    Accepted,
+    /// The vendor said no.
+    Rejected,
+    /// Proven not to be there.
+    NotSent,
+    /// Nobody knows.
+    Unknown,
+}
+
+impl AttemptOutcome {
+    /// The capitals used in SQL, logs and CLI.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "ACCEPTED",
+            Self::Rejected => "REJECTED",
+            Self::NotSent => "NOT_SENT",
+            Self::Unknown => "UNKNOWN",
+        }
+    }
+}
+
+/// One vendor call.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// Destination.
+    pub consumer: Destination,
+    /// Message.
+    pub message_id: MessageId,
+    /// When the call began, UTC milliseconds.
+    pub started_at_ms: i64,
+    /// From due to the call, microseconds.
+    pub waiting_us: i64,
+    /// Where the call's time went.
+    pub timing: Timing,
+    /// What came of it.
+    pub outcome: AttemptOutcome,
+    /// Status line, if one was read.
+    pub http_status: Option<u16>,
+    /// Vendor's code.
+    pub vendor_code: Option<String>,
+    /// For people.
+    pub reason: Option<String>,
+    /// Who called.
+    pub claimed_by: OwnerId,
+    /// Trace context.
+    pub traceparent: Option<String>,
+}
+
+/// Appends.
+pub fn append(connection: &Connection, attempt: &Attempt) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "INSERT INTO attempt (consumer, message_id, started_at_ms, waiting_us, connecting_us, answering_us,
+                                  outcome, http_status, vendor_code, reason, claimed_by, traceparent)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+        )?
+        .execute(params![
+            attempt.consumer,
+            attempt.message_id,
+            attempt.started_at_ms,
+            attempt.waiting_us,
+            crate::clock::us(attempt.timing.connecting),
+            crate::clock::us(attempt.timing.answering),
+            attempt.outcome.as_str(),
+            attempt.http_status,
+            attempt.vendor_code,
+            attempt.reason,
+            attempt.claimed_by,
+            attempt.traceparent,
+        ])?;
+    Ok(())
+}

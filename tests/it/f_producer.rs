@@ -1,0 +1,110 @@
+//! F1 F2 F25, and producers in other languages.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+use crate::support::World;
+
+const PYTHON: &str = r#"
+import sqlite3, sys
+c = sqlite3.connect(sys.argv[1], timeout=30, isolation_level=None)
+c.execute("BEGIN IMMEDIATE")
+c.execute("INSERT INTO outbox (dedup_key, kind, destination, recipient, payload) VALUES ('F01', 'TEST', 'gateway', '01000000001', '{}') ON CONFLICT (dedup_key) DO NOTHING")
+print("inserted", flush=True)
+sys.stdin.readline()
+c.execute("COMMIT")
+print("committed", flush=True)
+"#;
+
+#[test]
+fn f01_a_producer_that_dies_before_its_commit_leaves_no_row_and_may_run_again() {
+    let world = World::new();
+    let agent = world.agent();
+    let run = || {
+        let mut child = Command::new("python3")
+            .args(["-c", PYTHON])
+            .arg(world.outbox_path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 runs");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        assert_eq!(lines.next().expect("a line").expect("text"), "inserted");
+        (child, lines)
+    };
+    let (mut first, _) = run();
+    first.kill().expect("killed");
+    first.wait().expect("reaped");
+    assert_eq!(world.count("SELECT count(*) FROM outbox"), 0);
+    for _ in 0..2 {
+        let (mut again, mut lines) = run();
+        again.stdin.take().expect("piped").write_all(b"go\n").expect("written");
+        assert_eq!(lines.next().expect("a line").expect("text"), "committed");
+        assert!(again.wait().expect("ends").success());
+    }
+    world.wait("sent", |world| world.count("SELECT count(*) FROM inbox WHERE status = 'SENT'") == 1);
+    assert_eq!(world.count("SELECT count(*) FROM outbox"), 1);
+    assert_eq!(world.sandbox.ledger().totals().arrived, 1);
+    agent.stop();
+}
+
+#[test]
+fn f02_rows_wait_while_the_agent_is_away_and_expire_past_their_deadline() {
+    let world = World::new();
+    let waits = world.put_plain("waits");
+    let late = world.put_plain("late");
+    world
+        .outbox()
+        .execute("UPDATE outbox SET expires_at_ms = created_at_ms - 1 WHERE message_id = ?1", [&late])
+        .expect("deadline set");
+    let agent = world.agent();
+    world.wait_inbox(&waits, "SENT");
+    world.wait_outbox(&late, "EXPIRED");
+    world.wait("alert", |world| world.alerts("EXPIRED") == 1);
+    assert_eq!((world.arrivals(&waits), world.arrivals(&late)), (1, 0));
+    agent.stop();
+}
+
+#[test]
+fn f25_new_databases_make_new_message_ids() {
+    let world = World::new();
+    let first = world.put_plain("same-key");
+    let agent = world.agent();
+    world.wait_inbox(&first, "SENT");
+    agent.stop();
+    std::fs::remove_dir_all(world.dir.path().join("state")).expect("removed");
+    let init = Command::new(crate::support::BIN)
+        .args(["init", "--dir"])
+        .arg(world.dir.path())
+        .output()
+        .expect("init runs");
+    assert!(init.status.success(), "{init:?}");
+    let second = world.put_plain("same-key");
+    assert_ne!(first, second);
+    let agent = world.agent();
+    world.wait_inbox(&second, "SENT");
+    assert_eq!((world.arrivals(&first), world.arrivals(&second)), (1, 1));
+    agent.stop();
+}
+
+#[test]
+fn the_distributions_shell_and_library_are_producers_and_wake_the_agent() {
+    let world = World::new();
+    let agent = world.agent();
+    let insert = "INSERT INTO outbox (dedup_key, kind, recipient, payload) VALUES ('shell', 'TEST', '01000000001', '{}') ON CONFLICT (dedup_key) DO NOTHING; INSERT INTO outbox (dedup_key, kind, recipient, payload) VALUES ('shell', 'TEST', '01000000001', '{\"other\":1}')";
+    let shell = Command::new("sqlite3").arg(world.outbox_path()).arg(insert).output().expect("sqlite3 runs");
+    assert!(shell.status.success(), "{shell:?}");
+    world.wait("sent", |world| world.count("SELECT count(*) FROM inbox WHERE status = 'SENT'") == 1);
+    assert_eq!(world.count("SELECT count(*) FROM quarantine"), 1, "same key, other content");
+    // The habit of every operator: look, quit. Nothing of it may hurt the agent.
+    let look = Command::new("sqlite3")
+        .arg(world.inbox_path())
+        .arg("SELECT count(*) FROM v_today")
+        .output()
+        .expect("sqlite3 runs");
+    assert!(look.status.success(), "{look:?}");
+    world.put_plain("after");
+    world.wait("sent", |world| world.count("SELECT count(*) FROM inbox WHERE status = 'SENT'") == 2);
+    assert_eq!(world.sandbox.ledger().totals().arrived, 2);
+    agent.stop();
+}

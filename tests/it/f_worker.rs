@@ -1,0 +1,253 @@
+//! F7 F8 F10 F11 F12 F13 F28.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use onceward::alert::Alerts;
+use onceward::config::Settings;
+use onceward::db::checkpoint::Checkpointer;
+use onceward::db::writer::Writer;
+use onceward::db::{self, Durability, Part, pool};
+use onceward::gate::Gate;
+use onceward::message::{Class, Destination, Message, MessageId, OwnerId};
+use onceward::policy::Policy;
+use onceward::rate::Rate;
+use onceward::relay::Handoff;
+use onceward::worker::{Shared, Worker};
+
+use crate::support::World;
+
+#[test]
+fn f07_dies_before_its_claim_and_sends_later() {
+    let world = World::new();
+    let id = world.put_plain("k");
+    let mut agent = world.agent_with(&[("ONCEWARD_KILL_AT", "worker-before-claim")]);
+    assert!(!agent.wait_end().success());
+    assert_eq!(world.inbox_state(&id), None);
+    let agent = world.agent();
+    world.wait_inbox(&id, "SENT");
+    assert_eq!(world.arrivals(&id), 1);
+    agent.stop();
+}
+
+/// Dies at `point` after the claim: ERROR with alert at the next start, never sent again.
+#[track_caller]
+fn dies_and_is_error(point: &str, arrivals: u32) {
+    let world = World::new();
+    let id = world.put_plain("k");
+    let mut agent = world.agent_with(&[("ONCEWARD_KILL_AT", point)]);
+    assert!(!agent.wait_end().success());
+    assert_eq!(world.inbox_state(&id).as_deref(), Some("SENDING"));
+    for _ in 0..2 {
+        let agent = world.agent();
+        world.wait_inbox(&id, "ERROR");
+        world.wait_outbox(&id, "PUBLISHED");
+        world.wait("alert", |world| world.alerts("STALE_SENDING") == 1);
+        let other = world.put_plain("other");
+        world.wait_inbox(&other, "SENT");
+        agent.stop();
+    }
+    assert_eq!(world.arrivals(&id), arrivals);
+    let (_, shown, _) = world.onceward(&["show", "k"]);
+    assert!(shown.contains("nobody knows whether it arrived"), "{shown}");
+}
+
+#[test]
+fn f08_killed_after_the_claim_before_the_call_is_error_and_never_sent() {
+    dies_and_is_error("worker-after-claim", 0);
+}
+
+#[test]
+fn f10_dies_after_the_answer_before_its_record() {
+    dies_and_is_error("worker-after-call", 1);
+}
+
+#[test]
+fn f10_an_outcome_that_cannot_be_written_is_kept_until_it_can() {
+    let world = World::new();
+    let id = world.put_plain("k");
+    // Commits of the inbox writer: 1 the first heartbeat, 2 the claim, 3 the outcome, which fails five times.
+    let agent = world.agent_with(&[("ONCEWARD_FAIL_AT", "writer-before-commit:3:5")]);
+    world.wait_inbox(&id, "SENT");
+    world.wait_outbox(&id, "PUBLISHED");
+    assert_eq!(world.arrivals(&id), 1);
+    assert!(agent.log().contains("can be written again"), "{}", agent.log());
+    assert_eq!(world.count("SELECT count(*) FROM attempt"), 1);
+    agent.stop();
+}
+
+#[test]
+fn f10_a_claim_whose_commit_fails_is_not_sent_on_and_comes_back() {
+    for lie in ["writer-before-commit:2:3", "writer-commit-lies:2:1"] {
+        let world = World::new();
+        let id = world.put_plain("k");
+        let agent = world.agent_with(&[("ONCEWARD_FAIL_AT", lie)]);
+        world.wait_inbox(&id, "SENT");
+        assert_eq!(world.arrivals(&id), 1, "{lie}");
+        agent.stop();
+    }
+}
+
+#[test]
+fn f11_result_written_dies_before_the_acknowledgement() {
+    let world = World::new();
+    let id = world.put_plain("k");
+    let mut agent = world.agent_with(&[("ONCEWARD_KILL_AT", "worker-before-confirm")]);
+    assert!(!agent.wait_end().success());
+    assert_eq!(world.inbox_state(&id).as_deref(), Some("SENT"));
+    assert_eq!(world.outbox_state(&id).0, "PUBLISHING");
+    let agent = world.agent();
+    world.wait_outbox(&id, "PUBLISHED");
+    assert_eq!(world.arrivals(&id), 1);
+    agent.stop();
+}
+
+#[test]
+fn f12_certainly_not_sent_is_tried_again_and_never_error() {
+    let sms = r#"{"type":"sms","content":{"sms":{"message":"hello"}}}"#;
+    for faults in [
+        vec!["status=401,first=2"],
+        vec!["status=403,first=1"],
+        vec!["status=429,retry_after=1,first=1"],
+        vec!["code=3002,first=1"],
+        vec!["path=/v1/token,status=503,first=1"],
+        vec!["path=/v1/token,close=read,first=1"],
+        vec!["path=/v1/token,code=3007,first=1"],
+    ] {
+        let world = World::new();
+        world.faults(&faults);
+        let biz = world.put("biz", "biz", sms);
+        let gateway =
+            (!faults[0].contains("code=") && !faults[0].contains("token")).then(|| world.put_plain("gw"));
+        let agent = world.agent();
+        world.wait_inbox(&biz, "SENT");
+        if let Some(id) = gateway {
+            world.wait_inbox(&id, "SENT");
+        }
+        assert_eq!(world.count("SELECT count(*) FROM inbox WHERE status = 'ERROR'"), 0, "{faults:?}");
+        assert_eq!(world.sandbox.ledger().totals().duplicates, 0, "{faults:?}");
+        agent.stop();
+    }
+}
+
+#[test]
+fn f12_a_refused_connection_closes_the_destination_and_uses_no_attempt() {
+    let world = World::new();
+    world.sandbox.refuse(true);
+    world.put_many("k", 40);
+    let id = world.put_plain("one");
+    let agent = world.agent();
+    agent.wait_log("cause=DESTINATION_CLOSED");
+    world
+        .wait("not sent", |world| world.count("SELECT count(*) FROM attempt WHERE outcome = 'NOT_SENT'") > 0);
+    let (state, _, _) = world.outbox_state(&id);
+    assert!(matches!(state.as_str(), "PENDING" | "PUBLISHING"), "{state}");
+    world.sandbox.refuse(false);
+    world.wait("all sent", |world| world.count("SELECT count(*) FROM inbox WHERE status = 'SENT'") == 41);
+    assert_eq!(world.count("SELECT count(*) FROM outbox WHERE attempts > 1"), 0, "no attempt is used up");
+    assert_eq!(world.sandbox.ledger().totals().repeated, 0);
+    assert_eq!(agent.log().matches("cause=DESTINATION_CLOSED").count(), 1, "one alert, not one a message");
+    agent.stop();
+}
+
+#[test]
+fn f13_copies_of_one_message_in_two_agents_worth_of_workers_make_one_call() {
+    let world = World::new();
+    let settings = Settings::load(&world.config).expect("settings");
+    let destination = &settings.destinations[0];
+    let open = |part, path: &std::path::Path| db::open_writer(path, part, Durability::Full).expect("opens");
+    let inbox = world.inbox_path();
+    let (checkpointer, _) = Checkpointer::start("ckpt", inbox.clone(), Part::Inbox).expect("starts");
+    let (writer, _) =
+        Writer::start("writer", inbox.clone(), Part::Inbox, open(Part::Inbox, &inbox), checkpointer)
+            .expect("starts");
+    // Two agents' worth: two owners, eight workers each, one inbox.
+    let agents: Vec<Arc<Shared>> = ["a:1", "b:1"]
+        .map(|owner| {
+            Arc::new(Shared {
+                vendor: onceward::vendor::build(destination).expect("builds"),
+                gate: Arc::new(Gate::default()),
+                rate: Arc::new(Rate::new(None)),
+                owner: OwnerId::new(owner),
+                writer: writer.clone(),
+                inbox: pool::open(inbox.clone(), Part::Inbox, 2).expect("opens"),
+                policy: Arc::new(Policy::new(&settings)),
+                alerts: Alerts::new(writer.clone()),
+                stop: Arc::new(AtomicBool::new(false)),
+            })
+        })
+        .into();
+    for round in 0..50 {
+        let id = format!("ow-race-{round}");
+        let barrier = std::sync::Barrier::new(16);
+        std::thread::scope(|scope| {
+            for number in 0..16 {
+                let (shared, id, barrier) = (agents[number % 2].clone(), &id, &barrier);
+                scope.spawn(move || {
+                    let (_sender, handoffs) = crossbeam_channel::unbounded();
+                    let (confirm, _confirmed) = crossbeam_channel::unbounded();
+                    let worker = Worker::new(shared, handoffs);
+                    let message = Message {
+                        message_id: MessageId::new(id),
+                        dedup_key: id.clone(),
+                        kind: "TEST".into(),
+                        class: Class::Transactional,
+                        destination: Destination::new("gateway"),
+                        recipient: "01000000001".into(),
+                        payload: "{}".into(),
+                        ordering_key: None,
+                        priority: 5,
+                        not_before_ms: 0,
+                        expires_at_ms: None,
+                        created_at_ms: 0,
+                        traceparent: None,
+                    };
+                    barrier.wait();
+                    // `again: false`: past look-first, into the claim.
+                    worker.run_once(Handoff {
+                        row: 1,
+                        attempts: 1,
+                        again: false,
+                        message,
+                        claimed: Instant::now(),
+                        confirm,
+                    });
+                });
+            }
+        });
+        assert_eq!(world.arrivals(&id), 1);
+    }
+}
+
+#[test]
+fn f28_a_poison_message_is_parked_before_any_claim_and_the_others_flow() {
+    let world = World::new();
+    let sms = |text: &str| format!(r#"{{"type":"sms","content":{{"sms":{{"message":"{text}"}}}}}}"#);
+    let bad = [
+        world.put("not json", "gateway", "not json"),
+        world.put("unknown type", "biz", r#"{"type":"fax","content":{"fax":{}}}"#),
+        world.put("no template", "biz", r#"{"type":"at","content":{"at":{"message":"x"}}}"#),
+        world.put("too long", "biz", &sms(&"가".repeat(46))),
+        world.put("no destination", "nowhere", "{}"),
+    ];
+    let good = [world.put("good biz", "biz", &sms("hello")), world.put_plain("good gw")];
+    let agent = world.agent();
+    for id in &bad {
+        world.wait_outbox(id, "PARKED");
+        assert_eq!(world.arrivals(id), 0);
+        assert_eq!(world.inbox_state(id), None);
+    }
+    for id in &good {
+        world.wait_inbox(id, "SENT");
+    }
+    world.wait("alerts", |world| world.alerts("PARKED") == 5);
+    let (_, _, reason) = world.outbox_state(&bad[3]);
+    assert!(reason.contains("92 bytes, 90"), "{reason}");
+    // Released as it is, it is parked again; cancelled, it ends.
+    assert_eq!(world.onceward(&["release", &bad[3]]).0, 0);
+    world.wait_outbox(&bad[3], "PARKED");
+    assert_eq!(world.onceward(&["cancel", &bad[3]]).0, 0);
+    assert_eq!(world.outbox_state(&bad[3]).0, "FAILED");
+    agent.stop();
+}

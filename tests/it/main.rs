@@ -1,0 +1,15 @@
+//! The failure table and the commands, against the real binary: real processes, real files, real HTTP, real kills.
+//!
+//! Belongs here: whatever needs a running agent, a shell or another language. Does not: rules that a pure function
+//! holds (they are tested beside it), and the HTTP client's experiment table (`tests/http_client.rs`).
+
+mod support;
+
+mod cli;
+mod f_http;
+mod f_producer;
+mod f_relay;
+mod f_stop;
+mod f_worker;
+mod schema;
+mod torture;
