@@ -330,7 +330,12 @@ impl Relay {
     /// inbox absorbs it.
     fn forget_lost(&mut self) {
         let lease = self.parts.settings.lease;
-        let lost: Vec<i64> = self.in_flight.iter().filter(|(_, flight)| flight.since.elapsed() >= lease).map(|(row, _)| *row).collect();
+        let lost: Vec<i64> = self
+            .in_flight
+            .iter()
+            .filter(|(_, flight)| flight.since.elapsed() >= lease)
+            .map(|(row, _)| *row)
+            .collect();
         for row in lost {
             self.land(row);
         }

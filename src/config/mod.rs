@@ -139,6 +139,7 @@ pub struct DestinationSettings {
 
 /// What the type of a destination needs.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a handful of them exist")]
 pub enum VendorSettings {
     /// `type = "bizppurio"`
     BizPpurio(BizPpurioSettings),

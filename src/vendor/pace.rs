@@ -56,11 +56,11 @@ mod tests {
 
     #[test]
     fn seconds_dates_and_fractions() {
-        let now_ms = 1_796_000_000_000; // Sun, 29 Nov 2026 20:53:20 GMT
+        let now_ms = 1_796_000_000_000; // Mon, 30 Nov 2026 00:53:20 GMT
         for (headers, expected) in [
             (vec![("retry-after", "7")], Some(7.0)),
-            (vec![("retry-after", "Sun, 29 Nov 2026 20:53:50 GMT")], Some(30.0)),
-            (vec![("retry-after", "Sun, 29 Nov 2026 20:00:00 GMT")], Some(1.0)),
+            (vec![("retry-after", "Mon, 30 Nov 2026 00:53:50 GMT")], Some(30.0)),
+            (vec![("retry-after", "Mon, 30 Nov 2026 00:00:00 GMT")], Some(1.0)),
             (vec![("retry-after", "999999")], Some(3600.0)),
             (vec![("retry-after", "soon"), ("ratelimit-reset", "2.5")], Some(2.5)),
             (vec![("ratelimit-reset", "0.299")], Some(1.0)),

@@ -14,16 +14,26 @@ fn five_mistakes_in_the_settings_are_reported_at_once_with_their_lines() {
         "[agent]\ntimezone = \"Asia/Seol\"\nstate_dri = \"/x\"\n[relay]\nbatch = 0\n[[destination]]\nname = \"a\"\ntype = \"http\"\nurl = \"ftp://x\"\ntimeout = 5\n",
     )
     .expect("written");
-    let (code, _, error) = text(&Command::new(BIN).arg("--config").arg(&config).arg("run").output().expect("runs"));
+    let (code, _, error) =
+        text(&Command::new(BIN).arg("--config").arg(&config).arg("run").output().expect("runs"));
     assert_eq!(code, 78);
-    for part in [":2: [agent].timezone", ":3: [agent]", "did you mean \"state_dir\"", ":5: [relay].batch", ":9: [[destination]].url", ":10: [[destination]].timeout"] {
+    for part in [
+        ":2: [agent].timezone",
+        ":3: [agent]",
+        "did you mean \"state_dir\"",
+        ":5: [relay].batch",
+        ":9: [[destination]].url",
+        ":10: [[destination]].timeout",
+    ] {
         assert!(error.contains(part), "{part} in\n{error}");
     }
 }
 
 #[test]
 fn without_a_settings_file_run_says_how_to_make_one() {
-    let (code, _, error) = text(&Command::new(BIN).args(["--config", "/nonexistent/onceward.toml", "run"]).output().expect("runs"));
+    let (code, _, error) = text(
+        &Command::new(BIN).args(["--config", "/nonexistent/onceward.toml", "run"]).output().expect("runs"),
+    );
     assert_eq!(code, 66);
     assert!(error.contains("onceward init"), "{error}");
 }
@@ -42,7 +52,10 @@ fn init_never_overwrites() {
 #[test]
 fn a_newer_database_is_refused_and_untouched() {
     let world = World::new();
-    world.inbox().execute("UPDATE onceward_meta SET value = '99' WHERE key = 'inbox_schema'", []).expect("set");
+    world
+        .inbox()
+        .execute("UPDATE onceward_meta SET value = '99' WHERE key = 'inbox_schema'", [])
+        .expect("set");
     let (code, _, error) = world.onceward(&["run"]);
     assert_eq!(code, 69, "{error}");
     assert!(error.contains("version 99") && error.contains("inbox.db"), "{error}");
@@ -57,7 +70,11 @@ fn one_database_without_the_other_is_a_persons_decision() {
     assert_eq!(code, 69, "{error}");
     assert!(error.contains("inbox.db: is missing"), "{error}");
     let init = Command::new(BIN).args(["init", "--dir"]).arg(world.dir.path()).output().expect("runs");
-    assert_eq!(init.status.code(), Some(69), "init does not make an empty inbox beside an outbox that stands");
+    assert_eq!(
+        init.status.code(),
+        Some(69),
+        "init does not make an empty inbox beside an outbox that stands"
+    );
 }
 
 #[test]
@@ -71,7 +88,15 @@ fn enqueue_reads_json_lines_names_bad_ones_and_is_repeatable() {
         "{\"dedup_key\":\"d\",\"kind\":\"K\",\"recipient\":\"01000000001\",\"payload\":{}}\n",
     );
     let run = || {
-        let mut child = Command::new(BIN).arg("--config").arg(&world.config).args(["enqueue", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
+        let mut child = Command::new(BIN)
+            .arg("--config")
+            .arg(&world.config)
+            .args(["enqueue", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("runs");
         child.stdin.take().expect("piped").write_all(lines.as_bytes()).expect("written");
         text(&child.wait_with_output().expect("ends"))
     };
@@ -86,7 +111,10 @@ fn enqueue_reads_json_lines_names_bad_ones_and_is_repeatable() {
     assert_eq!(again, ids);
     assert!(error.contains("0 new, 2 known already"), "{error}");
     assert_eq!(world.count("SELECT count(*) FROM outbox"), 2);
-    assert_eq!(world.onceward(&["enqueue", "--key", "e", "--kind", "K", "--to", "010", "--payload", "{"]).0, 65);
+    assert_eq!(
+        world.onceward(&["enqueue", "--key", "e", "--kind", "K", "--to", "010", "--payload", "{"]).0,
+        65
+    );
     assert_eq!(world.onceward(&["enqueue", "--key", "e"]).0, 64);
     assert_eq!(world.onceward(&["enqueue", "/nonexistent"]).0, 66);
 }
@@ -162,9 +190,11 @@ fn ordered_lanes_go_one_after_another() {
     }
     let agent = world.agent();
     world.wait("all sent", |world| world.count("SELECT count(*) FROM inbox WHERE status = 'SENT'") == 12);
-    let order: Vec<String> = world.sandbox.ledger().recent().into_iter().map(|arrival| arrival.reference).collect();
+    let order: Vec<String> =
+        world.sandbox.ledger().recent().into_iter().map(|arrival| arrival.reference).collect();
     let mut statement = connection.prepare("SELECT message_id FROM outbox ORDER BY id").expect("prepares");
-    let expected: Vec<String> = statement.query_map([], |row| row.get(0)).expect("reads").map(Result::unwrap).collect();
+    let expected: Vec<String> =
+        statement.query_map([], |row| row.get(0)).expect("reads").map(Result::unwrap).collect();
     assert_eq!(order, expected);
     agent.stop();
 }
@@ -172,7 +202,8 @@ fn ordered_lanes_go_one_after_another() {
 #[test]
 fn the_demo_agrees_with_the_vendor() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (code, said, error) = text(&Command::new(BIN).args(["demo", "--dir"]).arg(dir.path().join("demo")).output().expect("runs"));
+    let (code, said, error) =
+        text(&Command::new(BIN).args(["demo", "--dir"]).arg(dir.path().join("demo")).output().expect("runs"));
     assert_eq!(code, 0, "{said}\n{error}");
     assert!(said.contains("they agree"), "{said}");
 }

@@ -7,9 +7,24 @@ use crate::support::World;
 #[test]
 fn f09_no_clear_answer_is_error_and_never_sent_again() {
     let world = World::new();
-    let rules = ["reference=ID0,hang=20s", "reference=ID1,status=500", "reference=ID2,reset=read", "reference=ID3,cut=head", "reference=ID4,cut=body", "reference=ID5,garbage", "reference=ID6,html=502", "reference=ID7,close=read", "reference=ID8,status=504"];
+    let rules = [
+        "reference=ID0,hang=20s",
+        "reference=ID1,status=500",
+        "reference=ID2,reset=read",
+        "reference=ID3,cut=head",
+        "reference=ID4,cut=body",
+        "reference=ID5,garbage",
+        "reference=ID6,html=502",
+        "reference=ID7,close=read",
+        "reference=ID8,status=504",
+    ];
     let ids: Vec<String> = (0..rules.len()).map(|i| world.put_plain(&format!("k{i}"))).collect();
-    let rules: Vec<String> = rules.iter().zip(&ids).enumerate().map(|(i, (rule, id))| rule.replace(&format!("ID{i}"), id)).collect();
+    let rules: Vec<String> = rules
+        .iter()
+        .zip(&ids)
+        .enumerate()
+        .map(|(i, (rule, id))| rule.replace(&format!("ID{i}"), id))
+        .collect();
     world.faults(&rules.iter().map(String::as_str).collect::<Vec<_>>());
     let agent = world.agent();
     for id in &ids {
@@ -38,7 +53,9 @@ fn f14_a_kept_connection_that_the_vendor_closed_never_repeats_a_request() {
         for burst in 0..6 {
             world.put_many(&format!("burst{burst}"), 40);
             let done = (burst + 1) * 40;
-            world.wait("the burst is settled", |world| world.count("SELECT count(*) FROM inbox WHERE status IN ('SENT', 'ERROR')") == done);
+            world.wait("the burst is settled", |world| {
+                world.count("SELECT count(*) FROM inbox WHERE status IN ('SENT', 'ERROR')") == done
+            });
         }
         let totals = world.sandbox.ledger().totals();
         assert_eq!(totals.repeated, 0, "{rule}");
@@ -51,10 +68,17 @@ fn f14_a_kept_connection_that_the_vendor_closed_never_repeats_a_request() {
 
 #[test]
 fn f15_redirects_are_not_followed() {
-    let world = World::with("[retry]\nquick = { times = 1, every = \"100ms\" }\nlater = { times = 0, every = \"1s\" }\n", "");
+    let world = World::with(
+        "[retry]\nquick = { times = 1, every = \"100ms\" }\nlater = { times = 0, every = \"1s\" }\n",
+        "",
+    );
     let codes = [301, 302, 303, 307, 308];
     let ids: Vec<String> = codes.iter().map(|code| world.put_plain(&format!("k{code}"))).collect();
-    let rules: Vec<String> = codes.iter().zip(&ids).map(|(code, id)| format!("path=/send,reference={id},redirect={code}")).collect();
+    let rules: Vec<String> = codes
+        .iter()
+        .zip(&ids)
+        .map(|(code, id)| format!("path=/send,reference={id},redirect={code}"))
+        .collect();
     world.faults(&rules.iter().map(String::as_str).collect::<Vec<_>>());
     let agent = world.agent();
     for (code, id) in codes.iter().zip(&ids) {

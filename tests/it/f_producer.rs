@@ -53,7 +53,10 @@ fn f02_rows_wait_while_the_agent_is_away_and_expire_past_their_deadline() {
     let world = World::new();
     let waits = world.put_plain("waits");
     let late = world.put_plain("late");
-    world.outbox().execute("UPDATE outbox SET expires_at_ms = created_at_ms - 1 WHERE message_id = ?1", [&late]).expect("deadline set");
+    world
+        .outbox()
+        .execute("UPDATE outbox SET expires_at_ms = created_at_ms - 1 WHERE message_id = ?1", [&late])
+        .expect("deadline set");
     let agent = world.agent();
     world.wait_inbox(&waits, "SENT");
     world.wait_outbox(&late, "EXPIRED");
@@ -70,7 +73,11 @@ fn f25_new_databases_make_new_message_ids() {
     world.wait_inbox(&first, "SENT");
     agent.stop();
     std::fs::remove_dir_all(world.dir.path().join("state")).expect("removed");
-    let init = Command::new(crate::support::BIN).args(["init", "--dir"]).arg(world.dir.path()).output().expect("init runs");
+    let init = Command::new(crate::support::BIN)
+        .args(["init", "--dir"])
+        .arg(world.dir.path())
+        .output()
+        .expect("init runs");
     assert!(init.status.success(), "{init:?}");
     let second = world.put_plain("same-key");
     assert_ne!(first, second);
@@ -90,7 +97,11 @@ fn the_distributions_shell_and_library_are_producers_and_wake_the_agent() {
     world.wait("sent", |world| world.count("SELECT count(*) FROM inbox WHERE status = 'SENT'") == 1);
     assert_eq!(world.count("SELECT count(*) FROM quarantine"), 1, "same key, other content");
     // The habit of every operator: look, quit. Nothing of it may hurt the agent.
-    let look = Command::new("sqlite3").arg(world.inbox_path()).arg("SELECT count(*) FROM v_today").output().expect("sqlite3 runs");
+    let look = Command::new("sqlite3")
+        .arg(world.inbox_path())
+        .arg("SELECT count(*) FROM v_today")
+        .output()
+        .expect("sqlite3 runs");
     assert!(look.status.success(), "{look:?}");
     world.put_plain("after");
     world.wait("sent", |world| world.count("SELECT count(*) FROM inbox WHERE status = 'SENT'") == 2);

@@ -48,8 +48,8 @@ fn f05_dies_before_published_is_written() {
 #[test]
 fn f06_two_relays_take_different_rows() {
     let world = World::new();
+    let agent = world.agent();
     world.put_many("k", 600);
-    let agent = world.agent_with(&[]);
     // The second relay: the same claim under another owner, which keeps what it takes.
     let mut taken = HashSet::new();
     let mut connection = world.outbox();
@@ -73,7 +73,10 @@ fn f06_two_relays_take_different_rows() {
     assert_eq!(sent + taken.len() as i64, 600, "each row has one taker");
     let totals = world.sandbox.ledger().totals();
     assert_eq!((totals.arrived, totals.repeated), (sent as u64, 0));
-    assert!(taken.iter().all(|id| world.sandbox.ledger().arrived(id) == 0), "what the other took the agent did not send");
+    assert!(
+        taken.iter().all(|id| world.sandbox.ledger().arrived(id) == 0),
+        "what the other took the agent did not send"
+    );
     agent.stop();
 }
 

@@ -14,9 +14,16 @@ fn f16_sigterm_lets_calls_end_and_gives_back_the_rest() {
     assert!(status.success(), "{status}\n{}", agent.log());
     let totals = world.sandbox.ledger().totals();
     assert_eq!(world.count("SELECT count(*) FROM inbox WHERE status = 'SENDING'"), 0);
-    assert_eq!(world.count("SELECT count(*) FROM inbox WHERE status = 'SENT'"), totals.arrived as i64, "each call has its record");
+    assert_eq!(
+        world.count("SELECT count(*) FROM inbox WHERE status = 'SENT'"),
+        totals.arrived as i64,
+        "each call has its record"
+    );
     assert_eq!(world.count("SELECT count(*) FROM outbox WHERE status = 'PUBLISHING'"), 0);
-    assert_eq!(world.count("SELECT count(*) FROM outbox WHERE status = 'PENDING'"), 200 - totals.arrived as i64);
+    assert_eq!(
+        world.count("SELECT count(*) FROM outbox WHERE status = 'PENDING'"),
+        200 - totals.arrived as i64
+    );
     world.faults(&[]);
     let agent = world.agent();
     world.wait("the rest", |world| world.count("SELECT count(*) FROM inbox WHERE status = 'SENT'") == 200);

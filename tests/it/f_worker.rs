@@ -66,9 +66,10 @@ fn f10_dies_after_the_answer_before_its_record() {
 #[test]
 fn f10_an_outcome_that_cannot_be_written_is_kept_until_it_can() {
     let world = World::new();
-    let id = world.put_plain("k");
     // Commits of the inbox writer: 1 the first heartbeat, 2 the claim, 3 the outcome, which fails five times.
     let agent = world.agent_with(&[("ONCEWARD_FAIL_AT", "writer-before-commit:3:5")]);
+    agent.wait_log("ready:");
+    let id = world.put_plain("k");
     world.wait_inbox(&id, "SENT");
     world.wait_outbox(&id, "PUBLISHED");
     assert_eq!(world.arrivals(&id), 1);
@@ -81,8 +82,9 @@ fn f10_an_outcome_that_cannot_be_written_is_kept_until_it_can() {
 fn f10_a_claim_whose_commit_fails_is_not_sent_on_and_comes_back() {
     for lie in ["writer-before-commit:2:3", "writer-commit-lies:2:1"] {
         let world = World::new();
-        let id = world.put_plain("k");
         let agent = world.agent_with(&[("ONCEWARD_FAIL_AT", lie)]);
+        agent.wait_log("ready:");
+        let id = world.put_plain("k");
         world.wait_inbox(&id, "SENT");
         assert_eq!(world.arrivals(&id), 1, "{lie}");
         agent.stop();
@@ -118,7 +120,8 @@ fn f12_certainly_not_sent_is_tried_again_and_never_error() {
         let world = World::new();
         world.faults(&faults);
         let biz = world.put("biz", "biz", sms);
-        let gateway = (!faults[0].contains("code=") && !faults[0].contains("token")).then(|| world.put_plain("gw"));
+        let gateway =
+            (!faults[0].contains("code=") && !faults[0].contains("token")).then(|| world.put_plain("gw"));
         let agent = world.agent();
         world.wait_inbox(&biz, "SENT");
         if let Some(id) = gateway {
@@ -138,7 +141,8 @@ fn f12_a_refused_connection_closes_the_destination_and_uses_no_attempt() {
     let id = world.put_plain("one");
     let agent = world.agent();
     agent.wait_log("cause=DESTINATION_CLOSED");
-    world.wait("not sent", |world| world.count("SELECT count(*) FROM attempt WHERE outcome = 'NOT_SENT'") > 0);
+    world
+        .wait("not sent", |world| world.count("SELECT count(*) FROM attempt WHERE outcome = 'NOT_SENT'") > 0);
     let (state, _, _) = world.outbox_state(&id);
     assert!(matches!(state.as_str(), "PENDING" | "PUBLISHING"), "{state}");
     world.sandbox.refuse(false);
@@ -157,7 +161,9 @@ fn f13_copies_of_one_message_in_two_agents_worth_of_workers_make_one_call() {
     let open = |part, path: &std::path::Path| db::open_writer(path, part, Durability::Full).expect("opens");
     let inbox = world.inbox_path();
     let (checkpointer, _) = Checkpointer::start("ckpt", inbox.clone(), Part::Inbox).expect("starts");
-    let (writer, _) = Writer::start("writer", inbox.clone(), Part::Inbox, open(Part::Inbox, &inbox), checkpointer).expect("starts");
+    let (writer, _) =
+        Writer::start("writer", inbox.clone(), Part::Inbox, open(Part::Inbox, &inbox), checkpointer)
+            .expect("starts");
     // Two agents' worth: two owners, eight workers each, one inbox.
     let agents: Vec<Arc<Shared>> = ["a:1", "b:1"]
         .map(|owner| {
@@ -201,7 +207,14 @@ fn f13_copies_of_one_message_in_two_agents_worth_of_workers_make_one_call() {
                     };
                     barrier.wait();
                     // `again: false`: past look-first, into the claim.
-                    worker.run_once(Handoff { row: 1, attempts: 1, again: false, message, claimed: Instant::now(), confirm });
+                    worker.run_once(Handoff {
+                        row: 1,
+                        attempts: 1,
+                        again: false,
+                        message,
+                        claimed: Instant::now(),
+                        confirm,
+                    });
                 });
             }
         });

@@ -10,7 +10,11 @@ fn pairs(part: Part, trigger: &str) -> Vec<String> {
     let text = migrate::schema(part);
     let start = text.find(&format!("CREATE TRIGGER {trigger} ")).expect("the trigger is there");
     let end = start + text[start..].find("BEGIN").expect("its body");
-    let mut pairs: Vec<String> = text[start..end].split('\'').filter(|piece| piece.len() > 3 && piece.contains('>') && !piece.contains(' ')).map(str::to_owned).collect();
+    let mut pairs: Vec<String> = text[start..end]
+        .split('\'')
+        .filter(|piece| piece.len() > 3 && piece.contains('>') && !piece.contains(' '))
+        .map(str::to_owned)
+        .collect();
     pairs.sort();
     pairs
 }
@@ -35,14 +39,22 @@ fn the_triggers_mirror_the_transition_table() {
 
 #[test]
 fn the_checks_list_every_state() {
-    let list = |states: Vec<&str>| format!("CHECK (status IN ({}))", states.iter().map(|state| format!("'{state}'")).collect::<Vec<_>>().join(", "));
-    assert!(migrate::schema(Part::Outbox).contains(&list(OutboxState::ALL.map(OutboxState::as_str).to_vec())));
+    let list = |states: Vec<&str>| {
+        format!(
+            "CHECK (status IN ({}))",
+            states.iter().map(|state| format!("'{state}'")).collect::<Vec<_>>().join(", ")
+        )
+    };
+    assert!(
+        migrate::schema(Part::Outbox).contains(&list(OutboxState::ALL.map(OutboxState::as_str).to_vec()))
+    );
     assert!(migrate::schema(Part::Inbox).contains(&list(InboxState::ALL.map(InboxState::as_str).to_vec())));
 }
 
 #[test]
 fn architecture_names_every_move() {
-    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/ARCHITECTURE.md")).expect("it is there");
+    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/ARCHITECTURE.md"))
+        .expect("it is there");
     for (from, event, to) in OUTBOX_MOVES {
         assert!(document.contains(&format!("{from} --{event:?}--> {to}")), "{from} --{event:?}--> {to}");
     }
@@ -65,16 +77,31 @@ fn hand_edits_are_refused_with_the_command_to_use() {
     };
     // The whole outbox part is made by the distribution's shell, not by the bundled library.
     assert_eq!(shell(migrate::schema(Part::Outbox)), "");
-    assert_eq!(shell("INSERT INTO outbox (dedup_key, kind, recipient, payload) VALUES ('a', 'K', '010', '{}')"), "");
+    assert_eq!(
+        shell("INSERT INTO outbox (dedup_key, kind, recipient, payload) VALUES ('a', 'K', '010', '{}')"),
+        ""
+    );
     for (sql, expected) in [
         ("UPDATE outbox SET status = 'PUBLISHED', closed_at_ms = 1", "use onceward hold, release or cancel"),
         ("UPDATE outbox SET payload = 'other'", "use onceward cancel"),
         ("UPDATE outbox SET message_id = 'other'", "use onceward cancel"),
         ("DELETE FROM outbox", "use onceward hold and onceward cancel"),
-        ("INSERT INTO outbox (dedup_key, kind, recipient, payload, status) VALUES ('b', 'K', '010', '{}', 'PUBLISHED')", "starts as PENDING"),
-        ("INSERT OR REPLACE INTO outbox (id, dedup_key, kind, recipient, payload) VALUES (1, 'c', 'K', '010', '{}')", "belongs to another message"),
-        ("INSERT INTO outbox (dedup_key, kind, recipient, payload, priority) VALUES ('d', 'K', '010', '{}', 11)", "priority_is_0_to_9"),
-        ("INSERT INTO outbox (dedup_key, kind, recipient, payload) VALUES ('e', 'K', '010', x'00')", "payload_is_text"),
+        (
+            "INSERT INTO outbox (dedup_key, kind, recipient, payload, status) VALUES ('b', 'K', '010', '{}', 'PUBLISHED')",
+            "starts as PENDING",
+        ),
+        (
+            "INSERT OR REPLACE INTO outbox (id, dedup_key, kind, recipient, payload) VALUES (1, 'c', 'K', '010', '{}')",
+            "belongs to another message",
+        ),
+        (
+            "INSERT INTO outbox (dedup_key, kind, recipient, payload, priority) VALUES ('d', 'K', '010', '{}', 11)",
+            "priority_is_0_to_9",
+        ),
+        (
+            "INSERT INTO outbox (dedup_key, kind, recipient, payload) VALUES ('e', 'K', '010', x'00')",
+            "payload_is_text",
+        ),
     ] {
         let said = shell(sql);
         assert!(said.contains(expected), "{sql}: {said}");
@@ -86,5 +113,10 @@ fn hand_edits_are_refused_with_the_command_to_use() {
     ] {
         assert_eq!(shell(sql), "", "{sql}");
     }
-    assert_eq!(shell("SELECT count(*), kind FROM outbox; SELECT count(*) FROM quarantine; SELECT length(message_id) FROM outbox"), "1|K\n1\n30\n");
+    assert_eq!(
+        shell(
+            "SELECT count(*), kind FROM outbox; SELECT count(*) FROM quarantine; SELECT length(message_id) FROM outbox"
+        ),
+        "1|K\n1\n30\n"
+    );
 }

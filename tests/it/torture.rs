@@ -9,7 +9,10 @@ use crate::support::World;
 #[test]
 fn torture_random_kills_never_send_twice_and_lose_nothing() {
     let kills: u64 = std::env::var("ONCEWARD_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(200);
-    let world = World::with("[retry]\nquick = { times = 3, every = \"20ms\" }\nlater = { times = 1, every = \"50ms\" }\n", "");
+    let world = World::with(
+        "[retry]\nquick = { times = 3, every = \"20ms\" }\nlater = { times = 1, every = \"50ms\" }\n",
+        "",
+    );
     world.faults(&[
         "chance=0.02,reset=read",
         "chance=0.02,status=500",
@@ -34,18 +37,27 @@ fn torture_random_kills_never_send_twice_and_lose_nothing() {
     }
     world.faults(&[]);
     let agent = world.agent();
-    world.wait("everything has an end", |world| world.count("SELECT count(*) FROM outbox WHERE status IN ('PENDING', 'PUBLISHING')") == 0);
+    world.wait("everything has an end", |world| {
+        world.count("SELECT count(*) FROM outbox WHERE status IN ('PENDING', 'PUBLISHING')") == 0
+    });
     agent.stop();
     let totals = world.sandbox.ledger().totals();
     assert_eq!(world.count("SELECT count(*) FROM inbox WHERE status = 'SENDING'"), 0);
     let closed = world.count("SELECT count(*) FROM outbox WHERE status IN ('PUBLISHED', 'PARKED')");
     let recorded = world.count("SELECT count(*) FROM inbox WHERE status IN ('SENT', 'ERROR', 'FAILED')");
     let parked = world.count("SELECT count(*) FROM outbox WHERE status = 'PARKED'");
-    println!("{kills} kills, {total} messages: {} requests, {} refused at the door, {} sent twice, {} without a record, {} ERROR",
-        totals.arrived, totals.refused, totals.duplicates, total - closed, world.count("SELECT count(*) FROM inbox WHERE status = 'ERROR'"));
+    println!(
+        "{kills} kills, {total} messages: {} requests, {} refused at the door, {} sent twice, {} without a record, {} ERROR",
+        totals.arrived,
+        totals.refused,
+        totals.duplicates,
+        total - closed,
+        world.count("SELECT count(*) FROM inbox WHERE status = 'ERROR'")
+    );
     assert_eq!(totals.duplicates, 0);
     assert_eq!(closed, total);
     assert_eq!(recorded + parked, total, "each published message has its fate in the inbox");
-    let integrity: String = world.inbox().query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("checks");
+    let integrity: String =
+        world.inbox().query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("checks");
     assert_eq!(integrity, "ok");
 }

@@ -63,7 +63,9 @@ pub fn body(settings: &BizPpurioSettings, message: &Message) -> Result<Vec<u8>, 
             | "resellercode" => {}
             "sendtime" => return Err(unfit("\"sendtime\" is not used: not_before_ms of the row says when")),
             "account" | "to" | "refkey" => {
-                return Err(unfit(format!("{key:?} is added by the agent and must not stand in the payload")));
+                return Err(unfit(format!(
+                    "{key:?} is added by the agent and must not stand in the payload"
+                )));
             }
             _ => return Err(unfit("the payload has a field that the vendor does not know")),
         }

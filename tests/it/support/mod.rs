@@ -98,7 +98,9 @@ destination = "gateway"
                 [key, destination, payload],
             )
             .expect("the row is taken");
-        connection.query_row("SELECT message_id FROM outbox WHERE dedup_key = ?1", [key], |row| row.get(0)).expect("the row is there")
+        connection
+            .query_row("SELECT message_id FROM outbox WHERE dedup_key = ?1", [key], |row| row.get(0))
+            .expect("the row is there")
     }
     pub fn put_plain(&self, key: &str) -> String {
         self.put(key, "gateway", r#"{"x":1}"#)
@@ -118,18 +120,33 @@ destination = "gateway"
 
     pub fn outbox_state(&self, id: &str) -> (String, i64, String) {
         self.outbox()
-            .query_row("SELECT status, attempts, coalesce(reason, '') FROM outbox WHERE message_id = ?1", [id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+            .query_row(
+                "SELECT status, attempts, coalesce(reason, '') FROM outbox WHERE message_id = ?1",
+                [id],
+                |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+            )
             .expect("the row is there")
     }
     pub fn inbox_state(&self, id: &str) -> Option<String> {
-        self.inbox().query_row("SELECT status FROM inbox WHERE message_id = ?1", [id], |row| row.get(0)).optional().expect("the inbox reads")
+        self.inbox()
+            .query_row("SELECT status FROM inbox WHERE message_id = ?1", [id], |row| row.get(0))
+            .optional()
+            .expect("the inbox reads")
     }
     pub fn count(&self, what: &str) -> i64 {
-        let part = if what.contains("FROM outbox") || what.contains("FROM quarantine") { self.outbox() } else { self.inbox() };
+        let part = if what.contains("FROM outbox") || what.contains("FROM quarantine") {
+            self.outbox()
+        } else {
+            self.inbox()
+        };
         part.query_row(what, [], |row| row.get(0)).expect("counts")
     }
     pub fn alerts(&self, cause: &str) -> i64 {
-        self.inbox().query_row("SELECT coalesce(sum(count), 0) FROM alert WHERE cause = ?1", [cause], |row| row.get(0)).expect("alerts read")
+        self.inbox()
+            .query_row("SELECT coalesce(sum(count), 0) FROM alert WHERE cause = ?1", [cause], |row| {
+                row.get(0)
+            })
+            .expect("alerts read")
     }
     pub fn arrivals(&self, id: &str) -> u32 {
         self.sandbox.ledger().arrived(id)
@@ -164,13 +181,23 @@ destination = "gateway"
     }
     /// Runs a command to its end: exit code, output, errors.
     pub fn onceward(&self, args: &[&str]) -> (i32, String, String) {
-        let output = Command::new(BIN).arg("--config").arg(&self.config).args(args).stdin(Stdio::null()).output().expect("it runs");
+        let output = Command::new(BIN)
+            .arg("--config")
+            .arg(&self.config)
+            .args(args)
+            .stdin(Stdio::null())
+            .output()
+            .expect("it runs");
         text(&output)
     }
 }
 
 pub fn text(output: &Output) -> (i32, String, String) {
-    (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
+    (
+        output.status.code().unwrap_or(-1),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
 }
 
 type Log = Arc<(Mutex<String>, Condvar)>;
@@ -183,7 +210,12 @@ pub struct Agent {
 
 impl Agent {
     pub fn spawn(mut command: Command) -> Self {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the agent starts");
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the agent starts");
         let log: Log = Arc::default();
         let of_thread = log.clone();
         let stderr = child.stderr.take().expect("piped");
@@ -203,7 +235,8 @@ impl Agent {
     #[track_caller]
     pub fn wait_log(&self, part: &str) {
         let guard = self.log.0.lock().expect("not poisoned");
-        let (guard, late) = self.log.1.wait_timeout_while(guard, SOON, |text| !text.contains(part)).expect("not poisoned");
+        let (guard, late) =
+            self.log.1.wait_timeout_while(guard, SOON, |text| !text.contains(part)).expect("not poisoned");
         assert!(!late.timed_out(), "no {part:?} in:\n{guard}");
     }
     pub fn log(&self) -> String {
