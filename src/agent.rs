@@ -315,8 +315,9 @@ impl Agent {
         let Self { relay, workers, watch, writer_thread, checkpointers, writer, relay_events, sweep, .. } =
             self;
         let in_time = join_until(relay, deadline); // its lanes drop: workers end
-        let all =
-            in_time && workers.into_iter().fold(true, |all, worker| join_until(worker, deadline) && all);
+        let late =
+            workers.into_iter().map(|worker| join_until(worker, deadline)).filter(|ended| !ended).count();
+        let all = in_time && late == 0;
         drop((writer, sweep, relay_events));
         if all {
             // Only now is nobody left who could hand the writer an outcome.

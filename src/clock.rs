@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// UTC milliseconds; 0 for a clock before 1970.
+#[expect(clippy::disallowed_methods, reason = "this is the one place")]
 pub fn wall_ms() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

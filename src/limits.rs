@@ -55,9 +55,13 @@ pub const GATE_THROTTLE_DEFAULT: Duration = Duration::from_secs(5);
 
 /// Hand-offs under way per worker: enough that a worker never waits for the relay, few enough that an urgent row
 /// does not wait behind a full channel.
-pub const HANDOFFS_PER_THREAD: usize = 8;
+pub const HANDOFFS_PER_THREAD: usize = 12;
 /// Shortest time between two commits of a busy relay: producers get the lock in between.
 pub const RELAY_PAUSE: Duration = Duration::from_millis(1);
+/// The same while every worker has enough at hand: marks and claims gather into one commit.
+pub const RELAY_GATHER: Duration = Duration::from_millis(4);
+/// Batches of one destination in one commit: bounds how long producers find the lock taken.
+pub const BATCHES_PER_ROUND: usize = 3;
 /// Rows closed, routed or parked by the relay itself in one commit.
 pub const RELAY_SWEEP_MAX: usize = 200;
 /// How often a relay compares its memory with the table and renews leases.

@@ -24,7 +24,8 @@ use crate::db::pool::Pool;
 use crate::db::{self, Durability, Part, kill};
 use crate::gate::{Gate, Room};
 use crate::limits::{
-    HANDOFFS_PER_THREAD, RELAY_PAUSE, RELAY_RECONCILE, RELAY_SWEEP_MAX, WRITER_RETRY_MAX, WRITER_RETRY_MIN,
+    BATCHES_PER_ROUND, HANDOFFS_PER_THREAD, RELAY_GATHER, RELAY_PAUSE, RELAY_RECONCILE, RELAY_SWEEP_MAX,
+    WRITER_RETRY_MAX, WRITER_RETRY_MIN,
 };
 use crate::message::{Destination, Message, MessageId, NotSentKind, OwnerId};
 use crate::policy::{Asking, Policy, Verdict, deadline_reason};
@@ -221,8 +222,10 @@ impl Relay {
                 return self.give_back_the_rest();
             }
             let wait = if worked {
-                // Leave the lock to producers for as long as it was held, then look again.
-                let pause = begun.elapsed().max(RELAY_PAUSE);
+                // Leave the lock to producers for at least as long as it was held, and let marks and claims gather:
+                // the workers have enough at hand. Where they have not, look again soon.
+                let gather = if self.workers_are_fed() { RELAY_GATHER } else { RELAY_PAUSE };
+                let pause = begun.elapsed().max(gather);
                 std::thread::sleep(pause);
                 Duration::ZERO
             } else {
@@ -412,6 +415,14 @@ impl Relay {
         Ok(false)
     }
 
+    /// Whether every open destination that has work has hand-offs for all its workers and more.
+    fn workers_are_fed(&self) -> bool {
+        let back = self.events.len();
+        self.parts.lanes.iter().zip(&self.lane_in_flight).all(|(lane, in_flight)| {
+            *in_flight == 0 || in_flight.saturating_sub(back) >= lane.threads * HANDOFFS_PER_THREAD / 2
+        })
+    }
+
     fn reconcile_every(&self) -> Duration {
         RELAY_RECONCILE.min(self.parts.settings.lease / 3)
     }
@@ -455,7 +466,8 @@ impl Relay {
         let lease_until_ms = now_ms.saturating_add(ms(self.parts.settings.lease));
         for step in 0..lanes {
             let lane = (self.turn + step) % lanes;
-            let limit = self.room(lane, back[lane], now).min(self.parts.settings.batch as usize);
+            let limit =
+                self.room(lane, back[lane], now).min(self.parts.settings.batch as usize * BATCHES_PER_ROUND);
             if limit == 0 {
                 continue;
             }

@@ -159,7 +159,8 @@ fn rows() -> Vec<Row> {
             .tls(Tls::Good),
         row("B12", vec![Request, Close], CLOSED, (1, 1)).tls(Tls::Good),
         row("B13", vec![Request], Unknown(None, ""), (0, 0)).tls(Tls::Demanding13),
-        row("B14", vec![Request], NotSent("client certificate"), (0, 0)).tls(Tls::Demanding12),
+        // B13 and B14: the alert may lose the race against the broken pipe, so the words are open.
+        row("B14", vec![Request], NotSent(""), (0, 0)).tls(Tls::Demanding12),
         answer_reset("B15", "HTTP/1.1 200 OK\r\n\r\n{\"ok\":true,", Answered(200, 11, false)).tls(Tls::Good),
         row(
             "B16",

@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rusqlite::Connection;
 
 use super::{Failure, Outcome, enqueue, init, output, views};
-use crate::config::{Settings, sample};
+use crate::config::{SAMPLE_PASSWORD_FILE, Settings, sample};
 use crate::exit;
 use crate::sandbox::{self, Sandbox, SandboxOptions};
 
@@ -92,11 +92,13 @@ pub fn run(args: Args) -> Outcome {
 fn write_settings(dir: &Path, sandbox: &Sandbox) -> Result<PathBuf, Failure> {
     use std::os::unix::fs::OpenOptionsExt;
     let config = dir.join("onceward.toml");
-    let text = sample::sample(&dir.join("state"), &dir.join("onceward.sock"))
+    let text = sample(&dir.join("state"), &dir.join("onceward.sock"))
         .replace("127.0.0.1:7790", &sandbox.addr().to_string())
-        .replace("# timeout = \"15s\" ", "timeout = \"2s\" ")
-        .replace("# later = { times = 3, every = \"10m\" }", "later = { times = 1, every = \"1s\" }");
-    let password = dir.join("bizppurio.password");
+        .replace("#timeout = \"15s\"", "timeout = \"2s\"")
+        .replace("#connect_timeout = \"5s\"", "connect_timeout = \"1s\"")
+        .replace("#rate = \"20/s\"", "rate = \"200/s\"")
+        .replace("#later = { times = 3, every = \"10m\" }", "later = { times = 1, every = \"1s\" }");
+    let password = dir.join(SAMPLE_PASSWORD_FILE);
     let write = |path: &Path, mode: u32, text: &str| {
         let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
         std::io::Write::write_all(&mut file, text.as_bytes())

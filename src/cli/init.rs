@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::{Failure, Outcome, output};
-use crate::config::{Settings, sample};
+use crate::config::{SAMPLE_PASSWORD_FILE, Settings, sample};
 use crate::db::{self, Part};
 use crate::exit;
 use crate::owner::StateDir;
@@ -37,8 +37,8 @@ pub fn run(args: Args) -> Outcome {
         said.push_str(&format!("{} {}\n", if made { "wrote" } else { "kept " }, path.display()));
         Ok(())
     };
-    new_file(&config, 0o644, &sample::sample(&state, &socket))?;
-    new_file(&config_dir.join("bizppurio.password"), 0o600, "change-me\n")?;
+    new_file(&config, 0o644, &sample(&state, &socket))?;
+    new_file(&config_dir.join(SAMPLE_PASSWORD_FILE), 0o600, "change-me\n")?;
 
     // The settings that stand decide where the databases are.
     let settings = Settings::load_without_secrets(&config).map_err(|error| {
@@ -54,7 +54,7 @@ pub fn run(args: Args) -> Outcome {
     said.push_str(&format!(
         "\nNext: put the account into {config} and its password into {password},\n  onceward --config {config} check\n  onceward --config {config} run\nTo try it without a vendor: onceward sandbox &  (the settings as written fit it)\n",
         config = config.display(),
-        password = config_dir.join("bizppurio.password").display(),
+        password = config_dir.join(SAMPLE_PASSWORD_FILE).display(),
     ));
     output::print(&said)
 }

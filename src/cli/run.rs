@@ -25,13 +25,14 @@ pub fn run(file: &SettingsFile) -> Outcome {
         file.path.display(),
         settings.agent.state_dir.display()
     );
+    // Before READY: a stop that comes while we start is a graceful one too.
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
+        .map_err(|error| Failure::new(exit::SOFTWARE, error.to_string()))?;
     let agent = Agent::start(&settings, &file.path)
         .map_err(|error| Failure::new(error.exit_code(), error.to_string()))?;
     log::info!("ready: owner {}, {} destinations", agent.owner(), settings.destinations.len());
     notify(&[NotifyState::Ready, NotifyState::Status(&agent.status_line())]);
 
-    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
-        .map_err(|error| Failure::new(exit::SOFTWARE, error.to_string()))?;
     let agent = wait_for_stop(agent, signals);
 
     log::info!(

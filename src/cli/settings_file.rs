@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::Failure;
-use crate::config::{Settings, find};
+use crate::config::{self, Settings};
 use crate::exit;
 
 /// The settings file of this call.
@@ -16,7 +16,7 @@ pub struct SettingsFile {
 impl SettingsFile {
     /// `--config`, else `ONCEWARD_CONFIG`, else the system's place.
     pub fn find(given: Option<&Path>) -> Self {
-        Self { path: find::find(given, std::env::var("ONCEWARD_CONFIG").ok().as_deref()) }
+        Self { path: config::find(given, std::env::var("ONCEWARD_CONFIG").ok().as_deref()) }
     }
 
     /// With secrets: for `run` and `check`.

@@ -1,319 +1,417 @@
-//! One `[[destination]]` block: text to [`DestinationSettings`].
+//! `[[destination]]`: what every destination has, and what the two types add.
+//!
+//! Form and relations only: no name is looked up, no CA file opened, no connection made.
 
 use std::time::Duration;
 
-use super::parse::{Context, json};
-use super::problems::{Wrong, shown};
-use super::section::Section;
+use toml::de::DeValue;
+
+use super::duration::{duration, shown};
+use super::element::{json_pointer, path, quiet_text, text, unless_empty, whole, word, yes_or_no};
+use super::problems::Problems;
+use super::secret::SecretReader;
+use super::section::{Given, Section, came};
 use super::{
-    BizPpurioSettings, DestinationSettings, HttpSettings, Match, Reports, Secret, StatusRange,
-    VendorSettings, nearest,
+    BizPpurioSettings, DestinationSettings, HttpSettings, Reports, Secret, StatusRange, VendorSettings,
+    header, matching, nearest, rate, url,
 };
+use crate::limits::MESSAGE_ID_CHARS_MAX;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// BizPpurio closes an idle connection after 4 s (its document of 2025-11-09); longer reuse means unknown outcomes.
+const TIMEOUT: Duration = Duration::from_secs(15);
+const KEEP_ALIVE: Duration = SECOND;
+/// The vendor closes a kept connection at 4 s; one that is reused later may be cut in the middle of a call.
 const BIZPPURIO_KEEP_ALIVE_MAX: Duration = Duration::from_secs(4);
-/// Longest name, characters: the column's CHECK.
-const NAME_CHARS_MAX: usize = 40;
+const KEEP_ALIVE_MAX: Duration = Duration::from_secs(60);
+const CONNECT_TIMEOUT_DEFAULT_MAX: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT_MIN: Duration = Duration::from_millis(100);
+const BIZPPURIO_URL: &str = "https://api.bizppurio.com";
+const BIZPPURIO_RATE_PER_S: f64 = 20.0;
+const REPORTS_POLL: Duration = Duration::from_secs(30);
+/// A webhook's secret is all that keeps strangers from settling messages.
+const WEBHOOK_SECRET_CHARS_MIN: usize = 16;
+/// A message id made by the outbox has this many bytes; a receiver that takes less could be sent nothing.
+const REFERENCE_BYTES_MIN: usize = 30;
+const BIZPPURIO_KEYS: [&str; 4] = ["account", "password", "from", "reports"];
+const HTTP_KEYS: [&str; 10] = [
+    "headers",
+    "reference_header",
+    "reference_bytes_max",
+    "body",
+    "content_type",
+    "accepted",
+    "rejected",
+    "not_sent",
+    "vendor_ref",
+    "idempotency_header",
+];
 
-pub(super) fn read(block: &Section<'_>, context: &Context<'_>, threads: usize) -> DestinationSettings {
-    let name = block.needed("name");
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
-    if !name.is_empty() && (name.len() > NAME_CHARS_MAX || !name.chars().all(plain)) {
-        block.wrong(
-            line(block, "name"),
-            "name",
-            &Wrong::new(format!(
-                "{}: 1 to {NAME_CHARS_MAX} of a-z, 0-9, - and _ were expected",
-                shown(&name)
-            )),
-        );
-    }
-    let timeout = block.duration("timeout", 15 * SECOND, SECOND..=300 * SECOND);
-    let connect_timeout = block.duration_at(
-        "connect_timeout",
-        (timeout / 3).min(5 * SECOND),
-        Duration::from_millis(100)..=300 * SECOND,
+/// One destination as read, with what other sections are checked against.
+pub(super) struct ReadDestination {
+    /// The name, where it is usable.
+    pub(super) name: Given<String>,
+    /// For the lease, which must be longer.
+    pub(super) timeout: Given<Duration>,
+    /// As meant, unless its type is not known.
+    pub(super) settings: Option<DestinationSettings>,
+}
+
+/// The types there are.
+#[derive(Clone, Copy, PartialEq)]
+enum Type {
+    BizPpurio,
+    Http,
+}
+
+/// Reads one `[[destination]]`.
+pub(super) fn destination(
+    mut section: Section<'_, '_>,
+    threads_by_default: usize,
+    secrets: &SecretReader<'_>,
+    problems: &mut Problems,
+) -> ReadDestination {
+    let name = section.required(
+        problems,
+        "name",
+        "expected for example name = \"gateway\"",
+        String::new(),
+        |value| {
+            let allowed = |character: char| {
+                character.is_ascii_lowercase() || character.is_ascii_digit() || "_-".contains(character)
+            };
+            word(value, "1 to 40 characters of a-z, 0-9, _ and -", 40, allowed)
+        },
     );
-    if connect_timeout.value > timeout {
-        block.wrong(connect_timeout.line, "connect_timeout", &Wrong::new("must not be longer than timeout"));
-    }
-    let keep_alive = block.duration_at("keep_alive", SECOND, Duration::ZERO..=60 * SECOND);
-    let url = url(block);
-    let kind = block.needed("type");
-    let vendor = match kind.as_str() {
-        "bizppurio" => {
-            if keep_alive.value >= BIZPPURIO_KEEP_ALIVE_MAX {
-                block.wrong(
-                    keep_alive.line,
-                    "keep_alive",
-                    &Wrong::new("must be below 4s: BizPpurio closes idle connections then"),
-                );
-            }
-            VendorSettings::BizPpurio(bizppurio(block, context))
-        }
-        "http" => VendorSettings::Http(http(block, context)),
-        other => {
-            if !other.is_empty() {
-                let meant = nearest::nearest(other, ["bizppurio", "http"]).map(|near| format!("{near:?}"));
-                block.wrong(
-                    line(block, "type"),
-                    "type",
-                    &Wrong::new(format!(
-                        "{} is not known; \"bizppurio\" or \"http\" was expected",
-                        shown(other)
-                    ))
-                    .meant(meant),
-                );
-            }
-            VendorSettings::Http(http(block, context))
-        }
-    };
-    let settings = DestinationSettings {
-        name,
-        vendor,
-        url,
-        timeout,
-        connect_timeout: connect_timeout.value,
-        threads: block.number("threads", threads as u64, 1..=256) as usize,
-        rate_per_s: block.rate("rate"),
-        keep_alive: keep_alive.value,
-        ca_file: context.path(block, "ca_file"),
-        proxy: block.text("proxy").filter(|at| !at.value.is_empty()).map(|at| at.value.to_owned()),
-    };
-    if matches!(kind.as_str(), "bizppurio" | "http") {
-        block.no_other_keys();
-    }
-    settings
-}
+    let vendor_type =
+        section.required(problems, "type", "expected \"bizppurio\" or \"http\"", None, kind_of_vendor).value;
 
-fn line(block: &Section<'_>, key: &'static str) -> usize {
-    block.any(key).map_or(block.line, |at| at.line)
-}
+    let url = target(&mut section, vendor_type, problems);
+    let timeout = section.get(problems, "timeout", TIMEOUT, |value| duration(value, SECOND, 300 * SECOND));
+    let connect_timeout = connect_timeout(&mut section, &timeout, problems);
+    let threads = section.get(problems, "threads", threads_by_default, super::parse::threads).value;
+    let rate_by_default = (vendor_type == Some(Type::BizPpurio)).then_some(BIZPPURIO_RATE_PER_S);
+    let rate_per_s =
+        section.get(problems, "rate", rate_by_default, |value| unless_empty(value, rate::rate)).value;
+    let keep_alive = keep_alive(&mut section, vendor_type, problems);
+    let ca_file = section
+        .get(problems, "ca_file", None, |value| unless_empty(value, |value| path(value, secrets.beside)))
+        .value;
+    let proxy = section.get(problems, "proxy", None, |value| unless_empty(value, proxy_url)).value;
 
-fn url(block: &Section<'_>) -> String {
-    let url = block.needed("url");
-    let insecure = block.flag("insecure_http", false);
-    if url.is_empty() {
-        return url;
-    }
-    let at = line(block, "url");
-    let host = |rest: &str| {
-        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        let bare = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-        if authority.contains('@') {
-            block.wrong(
-                at,
-                "url",
-                &Wrong::new("must not hold a user or password; use headers or account and password"),
-            );
-        }
-        if let Some(six) = bare.strip_prefix('[') {
-            six.split(']').next().unwrap_or_default().to_owned()
-        } else {
-            bare.split(':').next().unwrap_or_default().to_owned()
-        }
-    };
-    if let Some(rest) = url.strip_prefix("https://") {
-        if host(rest).is_empty() {
-            block.wrong(at, "url", &Wrong::new("has no host"));
-        }
-    } else if let Some(rest) = url.strip_prefix("http://") {
-        let host = host(rest);
-        let loopback =
-            host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
-        if !loopback && !insecure {
-            block.wrong(
-                at,
-                "url",
-                &Wrong::new(
-                    "http sends numbers and texts in the clear; use https (or write insecure_http = true)",
-                ),
-            );
-        }
-    } else {
-        block.wrong(at, "url", &Wrong::new("must begin with https:// (or http:// on this machine)"));
-    }
-    url
-}
-
-fn bizppurio(block: &Section<'_>, context: &Context<'_>) -> BizPpurioSettings {
-    let account = block.needed("account");
-    if account.len() > 20 {
-        block.wrong(
-            line(block, "account"),
-            "account",
-            &Wrong::new(format!("has {} bytes, the vendor takes 20", account.len())),
-        );
-    }
-    let password = context.secret(block, "password").unwrap_or_else(|| {
-        if !block.has("password") {
-            block.wrong(
-                block.line,
-                "password",
-                &Wrong::new(format!("is missing; {} was expected", super::secret::EXPECTED)),
-            );
-        }
-        Secret::new(String::new())
-    });
-    let from = block.needed("from");
-    if !from.is_empty() && (from.len() > 16 || !from.chars().all(|c| c.is_ascii_digit())) {
-        block.wrong(line(block, "from"), "from", &Wrong::new("at most 16 digits were expected"));
-    }
-    let reports = match block.table("reports", "[[destination]].reports") {
-        None => Reports::Off,
-        Some(table) => {
-            let reports = match context.secret(&table, "webhook_secret") {
-                Some(secret) => Reports::Webhook(secret),
-                None => Reports::Poll(table.duration("poll", 30 * SECOND, 5 * SECOND..=3600 * SECOND)),
-            };
-            if table.has("webhook_secret") && table.has("poll") {
-                table.wrong(table.line, "", &Wrong::new("poll or webhook_secret, not both"));
-            }
-            table.no_other_keys();
-            reports
-        }
-    };
-    BizPpurioSettings { account, password, from, reports }
-}
-
-fn http(block: &Section<'_>, context: &Context<'_>) -> HttpSettings {
-    let mut headers = Vec::new();
-    if let Some(table) = block.table("headers", "[[destination]].headers") {
-        for (name, at) in table.entries() {
-            header_name(block, "headers", &name, at.line);
-            let Some(text) = at.value else {
-                table.wrong(at.line, &name, &Wrong::new("text in quotes was expected"));
-                continue;
-            };
-            let lower = name.to_ascii_lowercase();
-            let secret = ["authorization", "cookie", "token", "secret", "key", "password"]
-                .iter()
-                .any(|word| lower.contains(word));
-            let reference = ["credential:", "file:", "env:"].iter().any(|way| text.starts_with(way));
-            let value = if secret || reference {
-                context.secret_text(&table, &name, text, at.line)
-            } else {
-                Secret::new(text.to_owned())
-            };
-            headers.push((name, value));
-        }
-    }
-    let header = |key: &'static str| {
-        block.text(key).map_or(String::new(), |at| {
-            if !at.value.is_empty() {
-                header_name(block, key, at.value, at.line);
-            }
-            at.value.to_owned()
-        })
-    };
-    let rule = |key: &'static str, default: &[(u16, u16)]| {
-        rule(block, key).unwrap_or_else(|| Match {
-            status: default.iter().map(|(first, last)| StatusRange { first: *first, last: *last }).collect(),
-            json: None,
-        })
-    };
-    HttpSettings {
-        headers,
-        reference_header: header("reference_header"),
-        reference_bytes_max: block.number("reference_bytes_max", 100, 1..=100) as usize,
-        body: block.text("body").filter(|at| at.value != "payload").map(|at| at.value.to_owned()),
-        content_type: block.text("content_type").map_or("application/json".into(), |at| at.value.to_owned()),
-        accepted: rule("accepted", &[(200, 299)]),
-        rejected: rule("rejected", &[(400, 400), (404, 404), (422, 422)]),
-        not_sent: rule("not_sent", &[(401, 401), (403, 403), (429, 429)]),
-        vendor_ref: pointer(block, "vendor_ref"),
-        idempotency_header: header("idempotency_header"),
-    }
-}
-
-fn header_name(block: &Section<'_>, key: &str, name: &str, line: usize) {
-    let good =
-        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c));
-    let ours = ["content-length", "transfer-encoding", "host", "expect", "connection"]
-        .contains(&name.to_ascii_lowercase().as_str());
-    if !good || ours {
-        block.wrong(line, key, &Wrong::new(format!("{} cannot be used as a header name here", shown(name))));
-    }
-}
-
-fn pointer(section: &Section<'_>, key: &'static str) -> Option<String> {
-    let at = section.text(key).filter(|at| !at.value.is_empty())?;
-    if !at.value.starts_with('/') {
-        section.wrong(
-            at.line,
-            key,
-            &Wrong::new(format!("{} is not a JSON pointer; \"/code\" was expected", shown(at.value))),
-        );
-    }
-    Some(at.value.to_owned())
-}
-
-fn rule(block: &Section<'_>, key: &'static str) -> Option<Match> {
-    let table = block.table(key, format!("[[destination]].{key}"))?;
-    let status = match table.any("status") {
+    let vendor = match vendor_type {
+        Some(Type::BizPpurio) => Some(VendorSettings::BizPpurio(bizppurio(&mut section, secrets, problems))),
+        Some(Type::Http) => Some(VendorSettings::Http(http(&mut section, secrets, problems))),
         None => {
-            table.wrong(
-                table.line,
-                "status",
-                &Wrong::new("is missing; a list such as [\"2xx\", 404] was expected"),
-            );
-            Vec::new()
-        }
-        Some(at) => at
-            .value
-            .as_array()
-            .map(|list| list.iter().filter_map(|item| status(&table, item.get_ref(), at.line)).collect())
-            .unwrap_or_else(|| {
-                table.wrong(at.line, "status", &Wrong::new("a list such as [\"2xx\", 404] was expected"));
-                Vec::new()
-            }),
-    };
-    let pointer = pointer(&table, "json");
-    let equals = table.any("equals").map(|at| {
-        let values: Vec<_> = at
-            .value
-            .as_array()
-            .map(|list| list.iter().filter_map(|item| json(item.get_ref())).collect())
-            .unwrap_or_default();
-        if values.is_empty() {
-            table.wrong(at.line, "equals", &Wrong::new("a list of values such as [1000] was expected"));
-        }
-        values
-    });
-    let json = match (pointer, equals) {
-        (Some(pointer), Some(values)) => Some((pointer, values)),
-        (None, None) => None,
-        _ => {
-            table.wrong(table.line, "", &Wrong::new("json and equals go together"));
+            // Which keys belong cannot be told; those of any type are let pass.
+            for key in BIZPPURIO_KEYS.into_iter().chain(HTTP_KEYS) {
+                section.raw(key);
+            }
             None
         }
     };
-    table.no_other_keys();
-    Some(Match { status, json })
+    match vendor_type {
+        Some(Type::BizPpurio) => foreign(&mut section, &HTTP_KEYS, "http", problems),
+        Some(Type::Http) => foreign(&mut section, &BIZPPURIO_KEYS, "bizppurio", problems),
+        None => {}
+    }
+    section.finish(problems);
+
+    let settings = vendor.map(|vendor| DestinationSettings {
+        name: name.value.clone(),
+        vendor,
+        url,
+        timeout: timeout.value,
+        connect_timeout,
+        threads,
+        rate_per_s,
+        keep_alive,
+        ca_file,
+        proxy,
+    });
+    ReadDestination { name, timeout, settings }
 }
 
-fn status(table: &Section<'_>, value: &toml::de::DeValue<'_>, line: usize) -> Option<StatusRange> {
-    let range = match (value.as_str(), value.as_integer()) {
-        (Some(text), _) => text
-            .strip_suffix("xx")
-            .and_then(|digit| digit.parse::<u16>().ok())
-            .filter(|digit| (1..=5).contains(digit))
-            .map(|digit| (digit * 100, digit * 100 + 99)),
-        (None, Some(number)) => number
-            .as_str()
-            .parse::<u16>()
-            .ok()
-            .filter(|code| (100..=599).contains(code))
-            .map(|code| (code, code)),
-        (None, None) => None,
-    };
-    if range.is_none() {
-        table.wrong(
-            line,
-            "status",
-            &Wrong::new("a status such as 404 or a class such as \"2xx\" was expected"),
-        );
+/// Reports keys that belong to the other type.
+fn foreign(section: &mut Section<'_, '_>, keys: &[&'static str], owner: &str, problems: &mut Problems) {
+    for key in keys {
+        if let Some(at) = section.misplaced(key) {
+            problems.add(
+                &at,
+                section.place(key),
+                format!("belongs to destinations of type \"{owner}\"; remove it here"),
+            );
+        }
     }
-    range.map(|(first, last)| StatusRange { first, last })
+}
+
+fn kind_of_vendor(value: &DeValue<'_>) -> Result<Option<Type>, String> {
+    let expected = "\"bizppurio\" or \"http\"";
+    match text(value, expected)? {
+        "bizppurio" => Ok(Some(Type::BizPpurio)),
+        "http" => Ok(Some(Type::Http)),
+        other => {
+            let near = nearest::suggestion(other, ["bizppurio", "http"]);
+            Err(format!("is {}, expected {expected}{near}", came(value)))
+        }
+    }
+}
+
+/// `url` and `insecure_http`.
+fn target(section: &mut Section<'_, '_>, vendor_type: Option<Type>, problems: &mut Problems) -> String {
+    let insecure_http = section.get(problems, "insecure_http", false, yes_or_no);
+    let read = |value: &DeValue<'_>| {
+        let written = quiet_text(value, "a url like \"https://api.example.com/send\"")?;
+        let parsed = url::parse(written)?;
+        if !parsed.https && !parsed.loopback && insecure_http.sound && !insecure_http.value {
+            return Err(format!(
+                "is plain http to {}, which anybody on the way can read and change; use https, or set \
+                 insecure_http = true in this destination",
+                parsed.host
+            ));
+        }
+        if vendor_type != Some(Type::BizPpurio) {
+            return Ok(written.to_owned());
+        }
+        // The adapter puts its own paths behind it.
+        match parsed.rest.contains('?') {
+            true => {
+                Err("has a ? part, expected the vendor's address alone like \"https://api.bizppurio.com\""
+                    .to_owned())
+            }
+            false => Ok(written.trim_end_matches('/').to_owned()),
+        }
+    };
+    match vendor_type {
+        Some(Type::BizPpurio) => section.get(problems, "url", BIZPPURIO_URL.to_owned(), read).value,
+        _ => {
+            let hint = "expected for example url = \"https://api.example.com/send\"";
+            section.required(problems, "url", hint, String::new(), read).value
+        }
+    }
+}
+
+fn connect_timeout(
+    section: &mut Section<'_, '_>,
+    timeout: &Given<Duration>,
+    problems: &mut Problems,
+) -> Duration {
+    let by_default = (timeout.value / 3).min(CONNECT_TIMEOUT_DEFAULT_MAX);
+    let given = section
+        .optional(problems, "connect_timeout", |value| duration(value, CONNECT_TIMEOUT_MIN, 300 * SECOND));
+    if let Some(connect) = given.value
+        && timeout.sound
+        && connect > timeout.value
+    {
+        let what = format!("is longer than timeout ({}), expected at most that", shown(timeout.value));
+        problems.add(&given.at, section.place("connect_timeout"), what);
+    }
+    given.value.unwrap_or(by_default)
+}
+
+fn keep_alive(section: &mut Section<'_, '_>, vendor_type: Option<Type>, problems: &mut Problems) -> Duration {
+    let bizppurio = vendor_type == Some(Type::BizPpurio);
+    section
+        .get(problems, "keep_alive", KEEP_ALIVE, |value| {
+            let given = duration(value, Duration::ZERO, KEEP_ALIVE_MAX)?;
+            match bizppurio && given > BIZPPURIO_KEEP_ALIVE_MAX {
+                true => Err(format!(
+                    "is too long ({}), expected at most 4s: this vendor closes kept connections at 4 s, and a call on \
+                     a closing one has an unknown outcome",
+                    shown(given)
+                )),
+                false => Ok(given),
+            }
+        })
+        .value
+}
+
+fn proxy_url(value: &DeValue<'_>) -> Result<String, String> {
+    let written = quiet_text(value, "a proxy url like \"http://proxy:3128\"")?;
+    match url::parse(written)?.rest.as_str() {
+        "" | "/" => Ok(written.to_owned()),
+        _ => Err("has a path, expected a proxy url like \"http://proxy:3128\"".to_owned()),
+    }
+}
+
+fn bizppurio(
+    section: &mut Section<'_, '_>,
+    secrets: &SecretReader<'_>,
+    problems: &mut Problems,
+) -> BizPpurioSettings {
+    let account =
+        section.required(problems, "account", "expected the vendor's account id", String::new(), |value| {
+            // A colon would end the account within the vendor's `account:password`.
+            word(value, "an account id of at most 20 ASCII characters without a colon", 20, |c| {
+                c.is_ascii_graphic() && c != ':'
+            })
+        });
+    let unread = Secret::new(String::new());
+    let hint = format!("expected {}", super::secret::HOW);
+    let password =
+        section.required(problems, "password", &hint, unread, |value| secrets.secret(value, |_| Ok(())));
+    let hint = "expected the sender number registered with the vendor";
+    let from = section.required(problems, "from", hint, String::new(), |value| {
+        word(value, "a registered sender number of 1 to 16 digits in quotes", 16, |c| c.is_ascii_digit())
+    });
+    BizPpurioSettings {
+        account: account.value,
+        password: password.value,
+        from: from.value,
+        reports: reports(section, secrets, problems),
+    }
+}
+
+/// `{ poll = "30s" }`, `{ webhook_secret = "credential:hook" }` or `"off"`.
+fn reports(section: &mut Section<'_, '_>, secrets: &SecretReader<'_>, problems: &mut Problems) -> Reports {
+    let expected = "expected { poll = \"30s\" }, { webhook_secret = \"credential:hook\" } or \"off\"";
+    let place = section.place("reports");
+    let Some(raw) = section.raw("reports") else { return Reports::Poll(REPORTS_POLL) };
+    let table = match raw.get_ref() {
+        DeValue::Table(table) => table,
+        DeValue::String(word) if word == "off" => return Reports::Off,
+        other => {
+            problems.add(&raw.span(), place, format!("is {}, {expected}", super::section::kind(other)));
+            return Reports::Off;
+        }
+    };
+    let mut inner = Section::new(place.clone(), raw.span(), table);
+    let poll = inner.optional(problems, "poll", |value| duration(value, SECOND, 3_600 * SECOND));
+    let secret = inner.optional(problems, "webhook_secret", |value| secrets.secret(value, webhook_secret));
+    inner.finish(problems);
+    match (poll.value, secret.value) {
+        (Some(every), None) => Reports::Poll(every),
+        (None, Some(secret)) => Reports::Webhook(secret),
+        (both, _) => {
+            if poll.sound && secret.sound {
+                let what = if both.is_some() { "has both poll and webhook_secret" } else { "is empty" };
+                problems.add(&raw.span(), place, format!("{what}, {expected}"));
+            }
+            Reports::Off
+        }
+    }
+}
+
+/// The secret is a part of the webhook's path.
+fn webhook_secret(value: &str) -> Result<(), String> {
+    let usable = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    match value.len() >= WEBHOOK_SECRET_CHARS_MIN && value.len() <= 200 && value.bytes().all(usable) {
+        true => Ok(()),
+        false => Err(format!(
+            "cannot be part of the webhook's path, expected {WEBHOOK_SECRET_CHARS_MIN} to 200 characters of letters, digits, - and _"
+        )),
+    }
+}
+
+fn http(section: &mut Section<'_, '_>, secrets: &SecretReader<'_>, problems: &mut Problems) -> HttpSettings {
+    let reference_header =
+        section.get(problems, "reference_header", Some("X-Reference".to_owned()), |value| {
+            unless_empty(value, header::name_value)
+        });
+    let idempotency_header =
+        section.get(problems, "idempotency_header", None, |value| unless_empty(value, header::name_value));
+    let reserved: Vec<&str> = [&reference_header.value, &idempotency_header.value]
+        .into_iter()
+        .flatten()
+        .map(String::as_str)
+        .collect();
+    if let [one, other] = reserved[..]
+        && one.eq_ignore_ascii_case(other)
+    {
+        let what = format!("is {one:?} like reference_header, expected another header");
+        problems.add(&idempotency_header.at, section.place("idempotency_header"), what);
+    }
+    let headers = headers(section, &reserved, secrets, problems);
+    let reference_bytes_max = section.get(problems, "reference_bytes_max", MESSAGE_ID_CHARS_MAX, |value| {
+        // Ids from elsewhere may have characters of up to four bytes.
+        whole(value, REFERENCE_BYTES_MIN as u32, 4 * MESSAGE_ID_CHARS_MAX as u32).map(|bytes| bytes as usize)
+    });
+    let body = section.get(problems, "body", None, body);
+    let content_type = section.get(problems, "content_type", "application/json".to_owned(), |value| {
+        let written = text(value, "a media type like \"application/json\"")?;
+        match written.split_once('/').is_some_and(|(kind, rest)| !kind.is_empty() && !rest.is_empty())
+            && header::sendable(written).is_ok()
+        {
+            true => Ok(written.to_owned()),
+            false => Err(format!("is {}, expected a media type like \"application/json\"", came(value))),
+        }
+    });
+    let one = |status| StatusRange { first: status, last: status };
+    let accepted = matching::rule(section, "accepted", &[StatusRange { first: 200, last: 299 }], problems);
+    let rejected = matching::rule(section, "rejected", &[one(400), one(404), one(422)], problems);
+    let not_sent = matching::rule(section, "not_sent", &[one(401), one(403), one(429)], problems);
+    matching::check_together(section, &accepted, &rejected, &not_sent, problems);
+    let vendor_ref = section.get(problems, "vendor_ref", None, |value| unless_empty(value, json_pointer));
+    HttpSettings {
+        headers,
+        reference_header: reference_header.value.unwrap_or_default(),
+        reference_bytes_max: reference_bytes_max.value,
+        body: body.value,
+        content_type: content_type.value,
+        accepted: accepted.value,
+        rejected: rejected.value,
+        not_sent: not_sent.value,
+        vendor_ref: vendor_ref.value,
+        idempotency_header: idempotency_header.value.unwrap_or_default(),
+    }
+}
+
+/// `headers = { Name = "value or secret reference" }`, sorted by name.
+fn headers(
+    section: &mut Section<'_, '_>,
+    reserved: &[&str],
+    secrets: &SecretReader<'_>,
+    problems: &mut Problems,
+) -> Vec<(String, Secret)> {
+    let place = section.place("headers");
+    let Some(raw) = section.raw("headers") else { return Vec::new() };
+    let DeValue::Table(table) = raw.get_ref() else {
+        let came = super::section::kind(raw.get_ref());
+        problems.add(&raw.span(), place, format!("is {came}, expected {{ Name = \"value\" }}"));
+        return Vec::new();
+    };
+    let mut read: Vec<(String, Secret)> = Vec::new();
+    for (key, value) in table.iter() {
+        let written: &str = key.get_ref();
+        let place = format!("{place}.{}", super::section::printable(written));
+        let name = match header::name(written) {
+            Ok(name) => name,
+            Err(what) => {
+                problems.add(&key.span(), place, what);
+                continue;
+            }
+        };
+        if reserved.iter().any(|other| other.eq_ignore_ascii_case(&name)) {
+            problems.add(&key.span(), place, "carries the message id already; remove it here");
+        } else if read.iter().any(|(other, _)| other.eq_ignore_ascii_case(&name)) {
+            problems.add(&key.span(), place, "stands there twice in different case, expected once");
+        } else {
+            match header::value(&name, value.get_ref(), secrets) {
+                Ok(value) => read.push((name, value)),
+                Err(what) => problems.add(&value.span(), place, what),
+            }
+        }
+    }
+    read
+}
+
+/// `"payload"`, or a template whose form is checked here and whose fields are filled by the adapter.
+fn body(value: &DeValue<'_>) -> Result<Option<String>, String> {
+    let expected = "expected \"payload\" or a template like '{\"to\": {{ recipient | tojson }}}'";
+    match quiet_text(value, "\"payload\" or a template")? {
+        "payload" => Ok(None),
+        "" => Err(format!("is empty, {expected}")),
+        plain if !plain.contains("{{") && !plain.contains("{%") => {
+            let near = nearest::suggestion(plain, ["payload"]);
+            Err(format!("is a text without any field of the message, {expected}{near}"))
+        }
+        template => match minijinja::Environment::new().template_from_str(template) {
+            Ok(_) => Ok(Some(template.to_owned())),
+            Err(error) => {
+                let line =
+                    error.line().map(|line| format!(" in line {line} of the template")).unwrap_or_default();
+                let detail = error.detail().unwrap_or("cannot be read");
+                Err(format!("is no valid template: {detail}{line}"))
+            }
+        },
+    }
 }

@@ -1,158 +1,118 @@
-//! `"500ms"`, `"10s"`, `"15m"`, `"2h"`, `"400d"` <-> [`Duration`]. Pure; the range is asked by the caller.
+//! Durations as written in settings: `500ms`, `10s`, `15m`, `2h`, `400d`.
+//!
+//! One number and one unit; no bare number (whose unit would be a guess), no sum, no sign.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::problems::{Wrong, shown};
+use toml::de::DeValue;
 
-/// What a person is told to write.
-pub(super) const EXPECTED: &str = r#"a duration in quotes such as "500ms", "10s", "15m", "2h" or "400d""#;
+use super::section::came;
 
-const SECOND: u64 = 1_000;
-/// Largest first, so that showing finds the shortest way to write a duration.
-const UNITS: [(&str, u64); 5] =
-    [("d", 86_400 * SECOND), ("h", 3_600 * SECOND), ("m", 60 * SECOND), ("s", SECOND), ("ms", 1)];
-/// Units as people also write them, for suggestions only.
-const NEARLY_UNITS: [(&str, &str); 19] = [
-    ("msec", "ms"),
-    ("msecs", "ms"),
-    ("millis", "ms"),
-    ("milliseconds", "ms"),
-    ("sec", "s"),
-    ("secs", "s"),
-    ("second", "s"),
-    ("seconds", "s"),
-    ("min", "m"),
-    ("mins", "m"),
-    ("minute", "m"),
-    ("minutes", "m"),
-    ("hr", "h"),
-    ("hrs", "h"),
-    ("hour", "h"),
-    ("hours", "h"),
-    ("day", "d"),
-    ("days", "d"),
-    ("D", "d"),
-];
+/// Unit and its milliseconds, largest first.
+const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
-/// Reads a whole number with one unit. Too large for 64 bits saturates, so that the caller's range refuses it.
-pub(super) fn parse(text: &str) -> Result<Duration, Wrong> {
-    let digits_end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, unit) = text.split_at(digits_end);
-    let wrong = |why: &str| Wrong::new(format!("{} {why}, expected {EXPECTED}", shown(text)));
-    if digits.is_empty() {
-        return Err(wrong(if text.starts_with('-') {
-            "is negative"
-        } else {
-            "does not begin with a number"
-        }));
-    }
-    if unit.is_empty() {
-        return Err(wrong("has no unit"));
-    }
-    let Some((_, unit_ms)) = UNITS.iter().find(|(name, _)| *name == unit) else {
-        return Err(wrong("has no unit that is known").meant(nearly(digits, unit)));
+/// Reads a duration within bounds.
+pub(super) fn duration(value: &DeValue<'_>, first: Duration, last: Duration) -> Result<Duration, String> {
+    let expected = format!("expected a duration from {} to {}", shown(first), shown(last));
+    let Some(written) = value.as_str() else {
+        return Err(format!(
+            "is {}, {expected}, as text with a unit (\"500ms\", \"10s\", \"15m\", \"2h\", \"400d\")",
+            came(value)
+        ));
     };
-    // Digits alone fail to parse only by overflow.
-    let count: u64 = digits.parse().unwrap_or(u64::MAX);
-    Ok(Duration::from_millis(count.saturating_mul(*unit_ms)))
-}
-
-fn nearly(digits: &str, unit: &str) -> Option<String> {
-    let unit = unit.trim();
-    let lower = unit.to_ascii_lowercase();
-    let known = UNITS.iter().map(|(name, _)| *name).find(|name| *name == lower);
-    let known = known.or_else(|| {
-        NEARLY_UNITS.iter().find(|(name, _)| *name == unit || *name == lower).map(|(_, unit)| *unit)
-    })?;
-    (digits.len() <= 20).then(|| format!("\"{digits}{known}\""))
-}
-
-/// The shortest way to write a duration of whole milliseconds; what is finer is left out.
-pub(super) fn show(duration: Duration) -> String {
-    let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    match UNITS.iter().find(|(_, unit_ms)| ms != 0 && ms.is_multiple_of(*unit_ms)) {
-        Some((name, unit_ms)) => format!("{}{name}", ms / unit_ms),
-        None => "0s".to_owned(),
+    match parse(written) {
+        None => Err(format!(
+            "is {}, {expected}, written like \"500ms\", \"10s\", \"15m\", \"2h\" or \"400d\"",
+            came(value)
+        )),
+        Some(duration) if duration < first => Err(format!("is too short ({written}), {expected}")),
+        Some(duration) if duration > last => Err(format!("is too long ({written}), {expected}")),
+        Some(duration) => Ok(duration),
     }
 }
 
-/// The same, refused outside the range.
-pub(super) fn parse_within(text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, Wrong> {
-    let duration = parse(text)?;
-    if range.contains(&duration) {
-        return Ok(duration);
+/// The duration, if the text is one.
+pub(super) fn parse(text: &str) -> Option<Duration> {
+    let digits = text.find(|character: char| !character.is_ascii_digit())?;
+    let (number, unit) = text.split_at(digits);
+    let (_, unit_ms) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    // An empty number does not parse; a huge one is no duration either.
+    Some(Duration::from_millis(number.parse::<u64>().ok()?.checked_mul(*unit_ms)?))
+}
+
+/// In the largest unit that leaves no rest.
+pub(super) fn shown(duration: Duration) -> String {
+    let ms = duration.as_millis();
+    if ms == 0 {
+        return "0s".to_owned();
     }
-    let why = if duration < *range.start() { "short" } else { "long" };
-    let (first, last) = (show(*range.start()), show(*range.end()));
-    Err(Wrong::new(format!("{} is too {why}, expected {first} to {last}", shown(text))))
+    let fitting = UNITS.iter().find(|(_, unit_ms)| ms.is_multiple_of(u128::from(*unit_ms)));
+    let (unit, unit_ms) = fitting.unwrap_or(&("ms", 1));
+    format!("{}{unit}", ms / u128::from(*unit_ms))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::element::tests::read;
     use super::*;
 
-    #[track_caller]
-    fn good(text: &str, ms: u64) {
-        assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text:?}");
-    }
-
-    #[track_caller]
-    fn bad(text: &str, part: &str) {
-        let wrong = parse(text).expect_err("is refused").to_string();
-        assert!(wrong.contains(part), "{text:?}: {wrong}");
-    }
-
     #[test]
-    fn durations_are_a_number_and_one_unit() {
-        good("0s", 0);
-        good("0ms", 0);
-        good("500ms", 500);
-        good("10s", 10_000);
-        good("15m", 900_000);
-        good("2h", 7_200_000);
-        good("400d", 34_560_000_000);
-        good("007s", 7_000);
-        good("18446744073709551615ms", u64::MAX);
-        good("18446744073709551616ms", u64::MAX);
-        good("99999999999999999999999999d", u64::MAX);
-        bad("", "does not begin with a number");
-        bad("s", "does not begin with a number");
-        bad("10", "has no unit,");
-        bad("0", "has no unit,");
-        bad("-1s", "is negative");
-        bad("+1s", "does not begin");
-        bad("1.5s", "no unit that is known");
-        bad("1h30m", "no unit that is known");
-        bad(" 10s", "does not begin");
-        bad("10s ", r#"did you mean "10s"?"#);
-        bad("10 s", r#"did you mean "10s"?"#);
-        bad("10S", r#"did you mean "10s"?"#);
-        bad("10sec", r#"did you mean "10s"?"#);
-        bad("5 minutes", r#"did you mean "5m"?"#);
-        bad("10x", "no unit that is known");
-        bad("1000us", "no unit that is known");
-        bad("１0s", "does not begin with a number");
-    }
-
-    #[test]
-    fn ranges_hold_at_both_ends() {
-        let range = Duration::from_secs(10)..=Duration::from_secs(86_400);
-        for inside in ["10s", "10000ms", "24h", "1d"] {
-            assert!(parse_within(inside, &range).is_ok(), "{inside}");
+    fn good_durations_are_read_and_shown_alike() {
+        for (text, ms) in [
+            ("500ms", 500),
+            ("10s", 10_000),
+            ("15m", 900_000),
+            ("2h", 7_200_000),
+            ("400d", 34_560_000_000),
+            ("0s", 0),
+        ] {
+            assert_eq!(parse(text), Some(Duration::from_millis(ms)), "{text}");
+            assert_eq!(shown(Duration::from_millis(ms)), text);
         }
-        let wrong = parse_within("9999ms", &range).expect_err("is too short").to_string();
-        assert_eq!(wrong, r#""9999ms" is too short, expected 10s to 1d"#);
-        let wrong = parse_within("9999999999999999999999d", &range).expect_err("is too long").to_string();
-        assert_eq!(wrong, r#""9999999999999999999999d" is too long, expected 10s to 1d"#);
+        assert_eq!(shown(Duration::from_millis(90_000)), "90s");
     }
 
     #[test]
-    fn shown_durations_read_back_as_themselves() {
-        for ms in [0, 1, 999, 1_000, 1_500, 60_000, 90_000, 3_600_000, 86_400_000, 34_560_000_000] {
-            let duration = Duration::from_millis(ms);
-            assert_eq!(parse(&show(duration)), Ok(duration));
+    fn bad_durations_are_none() {
+        for text in [
+            "",
+            "5",
+            "s",
+            "-5s",
+            "+5s",
+            "1.5s",
+            "5 s",
+            " 5s",
+            "5s ",
+            "1h30m",
+            "5S",
+            "5w",
+            "99999999999999999999s",
+            "300000000000d",
+        ] {
+            assert_eq!(parse(text), None, "{text:?}");
         }
-        assert_eq!(show(Duration::from_secs(5_400)), "90m");
+    }
+
+    #[test]
+    fn bounds_hold_and_are_named() {
+        let second = Duration::from_secs(1);
+        let within = |value: &DeValue<'_>| duration(value, second, 300 * second);
+        assert_eq!(read("'1s'", within), Ok(second));
+        assert_eq!(read("'5m'", within), Ok(300 * second));
+        assert_eq!(
+            read("'999ms'", within),
+            Err("is too short (999ms), expected a duration from 1s to 5m".to_owned())
+        );
+        assert_eq!(
+            read("'6m'", within),
+            Err("is too long (6m), expected a duration from 1s to 5m".to_owned())
+        );
+        assert!(
+            read("15", within)
+                .unwrap_err()
+                .starts_with("is the number 15, expected a duration from 1s to 5m, as text")
+        );
+        assert!(read("'15'", within).unwrap_err().contains("written like"));
     }
 }

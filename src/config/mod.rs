@@ -1,25 +1,34 @@
 //! Settings as meant: typed, complete, checked. No room reads a file or the environment; they get these structs.
 //!
 //! `parse.rs` turns the text into this, reporting every problem at once with its line. Defaults live in
-//! `parse.rs` only. Secrets are read when the settings are loaded and print as stars.
+//! `parse.rs` and the files of single sections only. Secrets are read when the settings are loaded and print as stars.
 
+mod clock;
 mod destination;
 mod duration;
-pub mod find;
+mod element;
+mod find;
+mod header;
+mod listen;
+mod matching;
 mod nearest;
 mod parse;
 mod problems;
 mod rate;
-pub mod sample;
-pub mod secret;
+mod route;
+mod sample;
+mod secret;
 mod section;
+mod url;
+
+pub use find::{DEFAULT_PATH, find};
+pub use problems::{Problem, SettingsError};
+pub use sample::{SAMPLE_PASSWORD_FILE, sample};
+pub use secret::{FormOnly, SecretReference, SecretSource, SystemSecrets};
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
-
-pub use parse::SettingsError;
-pub use problems::Problem;
 
 /// A secret value: prints as stars, compared by nobody.
 #[derive(Clone)]
@@ -139,6 +148,7 @@ pub struct DestinationSettings {
 
 /// What the type of a destination needs.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a handful per program, made once")]
 pub enum VendorSettings {
     /// `type = "bizppurio"`
     BizPpurio(BizPpurioSettings),

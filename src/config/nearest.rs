@@ -1,82 +1,72 @@
-//! Guesses which known word a mistyped one was meant to be. Pure; never decides anything by itself.
+//! "Did you mean": the known word nearest to a mistyped one.
+//!
+//! Pure; never guesses when nothing is near.
 
-/// Words longer than this are not compared, characters: nothing known is near that long.
-const WORD_CHARS_MAX: usize = 60;
-
-/// The known word that is nearest to `word`, if one is near enough to be a slip: at most a third of it differs
-/// (one letter at least, three at most). Capitals and `-` for `_` cost nothing.
-pub(super) fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
-    let word = plain(word);
-    if word.is_empty() || word.len() > WORD_CHARS_MAX {
+/// The candidate within a third of the word's length (at least one edit), if any.
+pub(super) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+    // A pasted essay in place of a key needs no suggestion, and the distance is quadratic.
+    if word.len() > 64 {
         return None;
     }
-    let allowed = (word.len() / 3).clamp(1, 3);
-    known
+    let edits_max = (word.chars().count() / 3).max(1);
+    candidates
         .into_iter()
-        .map(|candidate| (distance(&word, &plain(candidate)), candidate))
-        .filter(|(distance, _)| *distance <= allowed)
-        .min_by_key(|(distance, _)| *distance)
+        .map(|candidate| (distance(&word.to_lowercase(), &candidate.to_lowercase()), candidate))
+        .filter(|(edits, _)| *edits <= edits_max)
+        .min_by_key(|(edits, _)| *edits)
         .map(|(_, candidate)| candidate)
 }
 
-fn plain(word: &str) -> Vec<char> {
-    word.chars().map(|c| if c == '-' { '_' } else { c.to_ascii_lowercase() }).collect()
+/// ` (did you mean X?)`, or nothing.
+pub(super) fn suggestion<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> String {
+    nearest(word, candidates).map(|near| format!(" (did you mean {near}?)")).unwrap_or_default()
 }
 
-/// Letters to insert, delete, replace or swap with their neighbour (optimal string alignment).
-fn distance(from: &[char], to: &[char]) -> usize {
-    let width = to.len() + 1;
-    let mut above: Vec<usize> = vec![0; width];
-    let mut last: Vec<usize> = (0..width).collect();
-    for (row, from_char) in from.iter().enumerate() {
-        let mut line = vec![row + 1; width];
-        for (column, to_char) in to.iter().enumerate() {
-            let replaced = last[column] + usize::from(from_char != to_char);
-            let mut best = replaced.min(last[column + 1] + 1).min(line[column] + 1);
-            let swapped = row > 0 && column > 0 && *from_char == to[column - 1] && from[row - 1] == *to_char;
-            if swapped {
-                best = best.min(above[column - 1] + 1);
+/// Insertions, deletions, replacements and swaps of neighbours between two words.
+pub(super) fn distance(left: &str, right: &str) -> usize {
+    let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=right.len()).collect();
+    for (row, from) in left.iter().enumerate() {
+        let mut line = vec![row + 1];
+        for (column, to) in right.iter().enumerate() {
+            let replaced = last[column] + usize::from(from != to);
+            let mut edits = replaced.min(last[column + 1] + 1).min(line[column] + 1);
+            if row > 0 && column > 0 && *from == right[column - 1] && left[row - 1] == *to {
+                edits = edits.min(before[column - 1] + 1);
             }
-            line[column + 1] = best;
+            line.push(edits);
         }
-        above = std::mem::replace(&mut last, line);
+        before = std::mem::replace(&mut last, line);
     }
-    last[to.len()]
+    last[right.len()]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[track_caller]
-    fn check(word: &str, expected: Option<&str>) {
-        let known = ["timeout", "threads", "rate", "keep_alive", "connect_timeout", "url"];
-        assert_eq!(nearest(word, known), expected, "nearest to {word:?}");
+    #[test]
+    fn near_words_are_found_and_far_ones_are_not() {
+        let keys = ["batch", "lease", "poll", "channel"];
+        for (word, expected) in [
+            ("bach", Some("batch")),
+            ("leaes", Some("lease")),
+            ("Poll", Some("poll")),
+            ("chanel", Some("channel")),
+            ("threads", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(word, keys), expected, "{word}");
+        }
+        assert_eq!(suggestion("bach", keys), " (did you mean batch?)");
     }
 
     #[test]
-    fn slips_are_recognised_and_strangers_are_not() {
-        check("timout", Some("timeout"));
-        check("timeotu", Some("timeout"));
-        check("Timeout", Some("timeout"));
-        check("keep-alive", Some("keep_alive"));
-        check("keepalive", Some("keep_alive"));
-        check("thread", Some("threads"));
-        check("rates", Some("rate"));
-        check("ulr", Some("url"));
-        check("conect_timeout", Some("connect_timeout"));
-        check("speed", None);
-        check("", None);
-        check(&"t".repeat(500), None);
-    }
-
-    #[test]
-    fn distances_are_those_counted_by_hand() {
-        let count = |a: &str, b: &str| distance(&plain(a), &plain(b));
-        assert_eq!(count("", ""), 0);
-        assert_eq!(count("", "abc"), 3);
-        assert_eq!(count("abc", ""), 3);
-        assert_eq!(count("kitten", "sitting"), 3);
-        assert_eq!(count("ab", "ba"), 1);
+    fn distance_counts_edits() {
+        for (left, right, edits) in [("", "", 0), ("a", "", 1), ("ab", "ba", 1), ("kitten", "sitting", 3)] {
+            assert_eq!(distance(left, right), edits, "{left} {right}");
+            assert_eq!(distance(right, left), edits, "{right} {left}");
+        }
     }
 }

@@ -1,452 +1,409 @@
-//! Text to [`Settings`]: every problem at once, in line order. All defaults stand here and in `destination.rs`.
+//! Settings as written -> settings as meant: reads every section, then checks sections against each other.
+//!
+//! Reports every problem at once with its line. Defaults live here and in the element files, nowhere else.
+//! Touches the settings file and, through a [`SecretSource`], the places of secrets; nothing else.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use jiff::civil::Time;
 use toml::de::{DeTable, DeValue};
 
-use super::problems::{Problem, Problems, Wrong, shown};
-use super::secret::{self, SecretSource, System};
-use super::section::Section;
+use super::clock::{time_of_day, zone};
+use super::destination::{self, ReadDestination};
+use super::duration::{duration, shown};
+use super::element::{list, path, quiet_text, unless_empty, whole, word};
+use super::listen::listen;
+use super::nearest::{distance, suggestion};
+use super::problems::{Problems, SettingsError};
+use super::route::routes;
+use super::secret::{FormOnly, SecretReader, SecretSource, SystemSecrets};
+use super::section::{Given, Section, came, printable, tables};
 use super::{
-    AgentSettings, AlertSettings, ListenSettings, RelaySettings, Repeat, RetentionSettings, RetrySettings,
-    Route, Secret, Settings, WindowSettings, destination, duration,
+    AgentSettings, AlertSettings, RelaySettings, Repeat, RetentionSettings, RetrySettings, Settings,
+    WindowSettings, url,
 };
-use crate::exit;
+use crate::limits::FIELD_CHARS_MAX;
 
+const STATE_DIR: &str = "/var/lib/onceward";
+const TIMEZONE: &str = "Asia/Seoul";
+const PRODUCTION: &str = "production";
+const THREADS: usize = 5;
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
-const HOUR: Duration = Duration::from_secs(3600);
+const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
-/// Longest span that any setting takes: ten years.
-const LONG: Duration = Duration::from_secs(86_400 * 3650);
+const QUICK: Repeat = Repeat { times: 2, every: SECOND };
+const LATER: Repeat = Repeat { times: 3, every: Duration::from_secs(600) };
+const HANDOFF_MINUTES: [u32; 6] = [1, 2, 4, 8, 16, 30];
 
-/// Why there are no settings.
-#[derive(Debug, thiserror::Error)]
-pub enum SettingsError {
-    /// No such file.
-    #[error("{0}: there is no such settings file")]
-    Missing(PathBuf),
-    /// It cannot be read.
-    #[error("{path}: {source}")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// It is wrong; all problems.
-    #[error("{}", list(path, problems))]
-    Wrong {
-        /// The file.
-        path: PathBuf,
-        /// In line order.
-        problems: Vec<Problem>,
-    },
-}
-
-fn list(path: &Path, problems: &[Problem]) -> String {
-    let lines: Vec<String> = problems.iter().map(|problem| format!("{}:{problem}", path.display())).collect();
-    lines.join("\n")
-}
-
-impl SettingsError {
-    /// The documented exit code.
-    pub fn exit_code(&self) -> i32 {
-        match self {
-            Self::Missing(_) => exit::NO_INPUT,
-            Self::Unreadable { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-                exit::NOT_PERMITTED
-            }
-            Self::Unreadable { .. } => exit::IO,
-            Self::Wrong { .. } => exit::SETTINGS,
-        }
-    }
-}
+/// Largest settings file, bytes: thousands of times a real one, and no accident fills the memory.
+const SETTINGS_BYTES_MAX: u64 = 1024 * 1024;
 
 impl Settings {
-    /// Reads the file and its secrets.
-    pub fn load(path: &Path) -> Result<Self, SettingsError> {
-        Self::from_text(&read(path)?, path, Some(&System))
+    /// Reads the settings file and every secret that it refers to.
+    ///
+    /// # Errors
+    /// All problems at once; see [`SettingsError::exit_code`].
+    pub fn load(path: &Path) -> Result<Settings, SettingsError> {
+        load(path, &SystemSecrets::from_environment())
     }
 
-    /// Reads the file; secret references are checked for their form alone, their values stay empty.
-    pub fn load_without_secrets(path: &Path) -> Result<Self, SettingsError> {
-        Self::from_text(&read(path)?, path, None)
+    /// Reads the settings file; secret references are checked for form only and every [`super::Secret`] is empty.
+    /// For commands that talk to no vendor and may not be permitted to read secrets.
+    ///
+    /// # Errors
+    /// As [`Settings::load`].
+    pub fn load_without_secrets(path: &Path) -> Result<Settings, SettingsError> {
+        load(path, &FormOnly)
     }
 
-    /// Reads a text that stands in `origin`.
+    /// Reads settings from text. `origin` is the file it came from: shown in problems, and relative paths are
+    /// beside it.
+    ///
+    /// # Errors
+    /// All problems at once, in line order; the exit code is 78.
     pub fn from_text(
         text: &str,
         origin: &Path,
-        secrets: Option<&dyn SecretSource>,
-    ) -> Result<Self, SettingsError> {
-        let problems = Problems::new(text);
-        let wrong = |problems: Problems| SettingsError::Wrong {
-            path: origin.to_owned(),
-            problems: problems.into_sorted(),
-        };
-        let table = match DeTable::parse(text) {
-            Ok(table) => table,
-            Err(error) => {
-                let line = error.span().map_or(1, |span| problems.line_of(span.start));
-                problems.add(line, "", &Wrong::new(format!("not valid TOML: {}", error.message())));
-                return Err(wrong(problems));
-            }
-        };
-        let context = Context { beside: origin.parent().unwrap_or(Path::new(".")), secrets };
-        let settings = settings(&Section::new("", 1, table.get_ref(), &problems), &context);
-        let found = problems.into_sorted();
-        if found.is_empty() {
-            Ok(settings)
-        } else {
-            Err(SettingsError::Wrong { path: origin.to_owned(), problems: found })
-        }
+        secrets: &dyn SecretSource,
+    ) -> Result<Settings, SettingsError> {
+        let mut problems = Problems::over(text);
+        let document = DeTable::parse(text).map_err(|error| {
+            let what = format!("is not TOML: {}", error.message().replace('\n', ", "));
+            SettingsError::one(origin, text, error.span().unwrap_or(0..0), what)
+        })?;
+        let reader = SecretReader { source: secrets, beside: origin.parent().unwrap_or(Path::new("")) };
+        let settings = settings(document.get_ref(), &reader, &mut problems);
+        problems.or(origin).map(|()| settings)
     }
 }
 
-fn read(path: &Path) -> Result<String, SettingsError> {
-    std::fs::read_to_string(path).map_err(|source| match source.kind() {
-        std::io::ErrorKind::NotFound => SettingsError::Missing(path.to_owned()),
-        _ => SettingsError::Unreadable { path: path.to_owned(), source },
-    })
-}
-
-/// What reading a secret needs.
-pub(super) struct Context<'a> {
-    beside: &'a Path,
-    secrets: Option<&'a dyn SecretSource>,
-}
-
-impl Context<'_> {
-    /// A secret field; an unreadable one is a problem, and stays empty.
-    pub(super) fn secret(&self, section: &Section<'_>, key: &'static str) -> Option<Secret> {
-        let at = section.text(key)?;
-        Some(self.secret_text(section, key, at.value, at.line))
-    }
-    pub(super) fn secret_text(&self, section: &Section<'_>, key: &str, text: &str, line: usize) -> Secret {
-        secret::read(text, self.beside, self.secrets).unwrap_or_else(|wrong| {
-            section.wrong(line, key, &wrong);
-            Secret::new(String::new())
-        })
-    }
-    /// A path, relative to the settings file; empty = none.
-    pub(super) fn path(&self, section: &Section<'_>, key: &'static str) -> Option<PathBuf> {
-        section.text(key).filter(|at| !at.value.is_empty()).map(|at| self.beside.join(at.value))
-    }
-}
-
-fn settings(root: &Section<'_>, context: &Context<'_>) -> Settings {
-    let agent = agent(root, context);
-    let worker_threads = root.table("worker", "[worker]").map_or(5, |worker| {
-        let threads = worker.number("threads", 5, 1..=256) as usize;
-        worker.no_other_keys();
-        threads
-    });
-    let retry = retry(root);
-    let blocks = root.blocks("destination");
-    let mut destinations: Vec<super::DestinationSettings> = Vec::new();
-    for block in &blocks {
-        let destination = destination::read(block, context, worker_threads);
-        if destinations.iter().any(|other| other.name == destination.name) {
-            block.wrong(
-                block.line,
-                "name",
-                &Wrong::new(format!("{} is there twice", shown(&destination.name))),
-            );
-        }
-        destinations.push(destination);
-    }
-    if blocks.is_empty() && !root.has("destination") {
-        root.wrong(1, "", &Wrong::new("there is no [[destination]]; add one with name, type and url (`onceward init` writes an example)"));
-    }
-    let relay =
-        relay(root, destinations.iter().map(|destination| destination.timeout).max().unwrap_or_default());
-    let routes = root.blocks("route").iter().map(|block| route(block, &destinations)).collect();
-    let advertising = advertising(root);
-    let settings = Settings {
-        agent,
-        relay,
-        retry,
-        destinations,
-        routes,
-        advertising,
-        listen: listen(root, context),
-        alert: alert(root, context),
-        retention: retention(root),
-    };
-    root.no_other_keys();
-    settings
-}
-
-fn agent(root: &Section<'_>, context: &Context<'_>) -> AgentSettings {
-    let default_zone = || jiff::tz::TimeZone::get("Asia/Seoul").unwrap_or(jiff::tz::TimeZone::UTC);
-    let Some(section) = root.table("agent", "[agent]") else {
-        return AgentSettings {
-            state_dir: "/var/lib/onceward".into(),
-            environment: "production".into(),
-            allowed_recipients: Vec::new(),
-            timezone: default_zone(),
-        };
-    };
-    let timezone = match section.text("timezone") {
-        None => default_zone(),
-        Some(at) => jiff::tz::TimeZone::get(at.value).unwrap_or_else(|_| {
-            section.wrong(
-                at.line,
-                "timezone",
-                &Wrong::new(format!(
-                    "{} is not a known time zone; a name such as \"Asia/Seoul\" was expected",
-                    shown(at.value)
-                )),
-            );
-            default_zone()
-        }),
-    };
-    let settings = AgentSettings {
-        state_dir: context.path(&section, "state_dir").unwrap_or_else(|| "/var/lib/onceward".into()),
-        environment: section.text("environment").map_or("production".into(), |at| {
-            if at.value.is_empty() {
-                section.wrong(
-                    at.line,
-                    "environment",
-                    &Wrong::new("is empty; \"production\" or another name was expected"),
-                );
-            }
-            at.value.to_owned()
-        }),
-        allowed_recipients: section.texts("allowed_recipients"),
-        timezone,
-    };
-    section.no_other_keys();
-    settings
-}
-
-fn relay(root: &Section<'_>, longest_timeout: Duration) -> RelaySettings {
-    let default_lease = 15 * MINUTE;
-    let Some(section) = root.table("relay", "[relay]") else {
-        return RelaySettings { batch: 50, lease: default_lease, poll: 2 * SECOND, channel: 1024 };
-    };
-    let lease = section.duration_at("lease", default_lease, 10 * SECOND..=DAY);
-    if lease.value <= longest_timeout {
-        section.wrong(
-            lease.line,
-            "lease",
-            &Wrong::new(format!(
-                "must be longer than the longest timeout of a destination ({})",
-                duration::show(longest_timeout)
-            )),
-        );
-    }
-    let settings = RelaySettings {
-        batch: section.number("batch", 50, 1..=1000) as u32,
-        lease: lease.value,
-        poll: section.duration("poll", 2 * SECOND, Duration::from_millis(100)..=MINUTE),
-        channel: section.number("channel", 1024, 1..=65_536) as usize,
-    };
-    section.no_other_keys();
-    settings
-}
-
-fn retry(root: &Section<'_>) -> RetrySettings {
-    let (quick, later) = (Repeat { times: 2, every: SECOND }, Repeat { times: 3, every: 10 * MINUTE });
-    let handoff: Vec<Duration> = [1, 2, 4, 8, 16, 30].map(|minutes| minutes * MINUTE).to_vec();
-    let Some(section) = root.table("retry", "[retry]") else {
-        return RetrySettings { quick, later, handoff, alert_at_attempt: 5 };
-    };
-    let repeat = |key: &'static str, default: Repeat| {
-        let Some(table) = section.table(key, format!("[retry].{key}")) else { return default };
-        let repeat = Repeat {
-            times: table.number("times", u64::from(default.times), 0..=1000) as u32,
-            every: table.duration("every", default.every, Duration::from_millis(10)..=7 * DAY),
-        };
-        table.no_other_keys();
-        repeat
-    };
-    let (quick, later) = (repeat("quick", quick), repeat("later", later));
-    let given = section.texts("handoff");
-    let handoff = if section.has("handoff") {
-        let line = section.any("handoff").map_or(section.line, |at| at.line);
-        let read: Vec<Duration> = given
-            .iter()
-            .filter_map(|text| {
-                duration::parse_within(text, &(Duration::from_millis(10)..=7 * DAY))
-                    .map_err(|wrong| section.wrong(line, "handoff", &wrong))
-                    .ok()
-            })
-            .collect();
-        if given.is_empty() {
-            section.wrong(line, "handoff", &Wrong::new("at least one duration was expected"));
-        }
-        read
-    } else {
-        handoff
-    };
-    let settings = RetrySettings {
-        quick,
-        later,
-        handoff,
-        alert_at_attempt: section.number("alert_at_attempt", 5, 1..=1000) as u32,
-    };
-    section.no_other_keys();
-    settings
-}
-
-fn route(block: &Section<'_>, destinations: &[super::DestinationSettings]) -> Route {
-    let route = Route { kind: block.needed("kind"), destination: block.needed("destination") };
-    if !route.destination.is_empty()
-        && !destinations.iter().any(|destination| destination.name == route.destination)
-    {
-        let line = block.any("destination").map_or(block.line, |at| at.line);
-        let meant = super::nearest::nearest(
-            &route.destination,
-            destinations.iter().map(|destination| destination.name.as_str()),
+fn load(path: &Path, secrets: &dyn SecretSource) -> Result<Settings, SettingsError> {
+    let bytes = read_file(path).map_err(|error| SettingsError::unreadable(path, error))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let valid =
+            String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]).into_owned();
+        SettingsError::one(
+            path,
+            &valid,
+            valid.len()..valid.len(),
+            "is not UTF-8 text; save the file as UTF-8".to_owned(),
         )
-        .map(|near| format!("{near:?}"));
-        block.wrong(
-            line,
-            "destination",
-            &Wrong::new(format!("there is no [[destination]] {}", shown(&route.destination))).meant(meant),
+    })?;
+    Settings::from_text(&text, path, secrets)
+}
+
+fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(SETTINGS_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > SETTINGS_BYTES_MAX {
+        true => Err(std::io::Error::other("larger than 1 MiB, which no settings file is")),
+        false => Ok(bytes),
+    }
+}
+
+fn settings(document: &DeTable<'_>, secrets: &SecretReader<'_>, problems: &mut Problems) -> Settings {
+    let mut root = Section::new("", 0..0, document);
+    let agent = agent(Section::within(&mut root, "agent", "[agent]", problems), secrets.beside, problems);
+    let (relay, lease) = relay(Section::within(&mut root, "relay", "[relay]", problems), problems);
+    let threads = worker(Section::within(&mut root, "worker", "[worker]", problems), problems);
+    let retry = retry(Section::within(&mut root, "retry", "[retry]", problems), problems);
+    let destinations = destinations(&mut root, threads, secrets, problems);
+    let routes = routes(&mut root, &destinations, problems);
+    let mut class = Section::within(&mut root, "class", "[class]", problems);
+    let advertising =
+        window(Section::within(&mut class, "ADVERTISING", "[class.ADVERTISING]", problems), problems);
+    class.finish(problems);
+    let listen = listen(Section::within(&mut root, "listen", "[listen]", problems), secrets, problems);
+    let (alert, stale_sending) =
+        alert(Section::within(&mut root, "alert", "[alert]", problems), secrets, problems);
+    let retention = retention(Section::within(&mut root, "retention", "[retention]", problems), problems);
+    unknown_sections(document, problems);
+
+    longer_than_calls(&lease, "[relay].lease", "a call could outlive its claim", &destinations, problems);
+    let reason = "a call that still runs would be taken for a dead one";
+    longer_than_calls(&stale_sending, "[alert].stale_sending", reason, &destinations, problems);
+
+    let destinations = destinations.into_iter().filter_map(|read| read.settings).collect();
+    Settings { agent, relay, retry, destinations, routes, advertising, listen, alert, retention }
+}
+
+/// Checks that a duration is longer than the timeout of every destination.
+fn longer_than_calls(
+    given: &Given<Duration>,
+    place: &str,
+    reason: &str,
+    destinations: &[ReadDestination],
+    problems: &mut Problems,
+) {
+    let longest = destinations.iter().filter(|read| read.timeout.sound).max_by_key(|read| read.timeout.value);
+    if let Some(longest) = longest
+        && given.sound
+        && given.value <= longest.timeout.value
+    {
+        let what = format!(
+            "is {}, expected longer than the timeout of every destination ({} for {}): {reason}",
+            shown(given.value),
+            shown(longest.timeout.value),
+            printable(&longest.name.value),
         );
+        // When the file leaves this one to its default, the timeout is the line to look at.
+        let at = if given.at == (0..0) { &longest.timeout.at } else { &given.at };
+        problems.add(at, place, what);
     }
-    block.no_other_keys();
-    route
 }
 
-/// `"08:00"`, to the minute or second.
-fn time(section: &Section<'_>, key: &'static str, text: &str, line: usize, default: Time) -> Time {
-    let parsed = Time::strptime("%H:%M", text).or_else(|_| Time::strptime("%H:%M:%S", text));
-    parsed.unwrap_or_else(|_| {
-        section.wrong(
-            line,
-            key,
-            &Wrong::new(format!("{} is not a time; \"08:00\" was expected", shown(text))),
-        );
-        default
-    })
-}
-
-fn advertising(root: &Section<'_>) -> WindowSettings {
-    let default = WindowSettings {
-        opens: Time::constant(8, 0, 0, 0),
-        closes: Time::constant(20, 50, 0, 0),
-        relay_until: Time::constant(20, 40, 0, 0),
-    };
-    let Some(classes) = root.table("class", "[class]") else { return default };
-    let window = classes.table("ADVERTISING", "[class.ADVERTISING]");
-    classes.no_other_keys();
-    let Some(section) = window else { return default };
-    let mut settings = default.clone();
-    let given = section.texts("window");
-    if section.has("window") {
-        let line = section.any("window").map_or(section.line, |at| at.line);
-        match given.as_slice() {
-            [opens, closes] => {
-                settings.opens = time(&section, "window", opens, line, default.opens);
-                settings.closes = time(&section, "window", closes, line, default.closes);
+/// Top-level words that are no section.
+fn unknown_sections(document: &DeTable<'_>, problems: &mut Problems) {
+    const SECTIONS: [&str; 10] = [
+        "agent",
+        "relay",
+        "worker",
+        "retry",
+        "destination",
+        "route",
+        "class",
+        "listen",
+        "alert",
+        "retention",
+    ];
+    for (key, value) in document.iter() {
+        let word: &str = key.get_ref();
+        if SECTIONS.contains(&word) {
+            continue;
+        }
+        let near = suggestion(word, SECTIONS);
+        let (place, what) = match value.get_ref() {
+            DeValue::Table(_) => (format!("[{}]", printable(word)), "unknown section"),
+            DeValue::Array(entries) if entries.iter().any(|entry| entry.get_ref().is_table()) => {
+                (format!("[[{}]]", printable(word)), "unknown section")
             }
-            _ => {
-                section.wrong(line, "window", &Wrong::new("two times were expected: [\"08:00\", \"20:50\"]"))
-            }
-        }
-        if settings.opens >= settings.closes {
-            section.wrong(
-                line,
-                "window",
-                &Wrong::new("the first time must be before the second, on one day"),
-            );
-        }
+            _ => (printable(word), "stands outside of any section"),
+        };
+        let what = match near.is_empty() {
+            true => format!("{what}, expected one of {}", SECTIONS.join(", ")),
+            false => format!("{what}{near}"),
+        };
+        problems.add(&key.span(), place, what);
     }
-    let mut line = section.line;
-    if let Some(at) = section.text("relay_until") {
-        line = at.line;
-        settings.relay_until = time(&section, "relay_until", at.value, at.line, default.relay_until);
-    } else if section.has("window") {
-        settings.relay_until = settings.closes.saturating_sub(jiff::Span::new().minutes(10));
-    }
-    if settings.relay_until <= settings.opens || settings.relay_until > settings.closes {
-        section.wrong(line, "relay_until", &Wrong::new("must be inside the window"));
-    }
-    section.no_other_keys();
-    settings
 }
 
-fn listen(root: &Section<'_>, context: &Context<'_>) -> ListenSettings {
-    let default = ListenSettings { socket: "/run/onceward/onceward.sock".into(), http: None, token: None };
-    let Some(section) = root.table("listen", "[listen]") else { return default };
-    let http = section.text("http").filter(|at| !at.value.is_empty());
-    let address = http.as_ref().and_then(|at| match at.value.parse::<std::net::SocketAddr>() {
-        Ok(address) if address.ip().is_loopback() => Some(address),
-        Ok(_) => {
-            section.wrong(
-                at.line,
-                "http",
-                &Wrong::new("only a loopback address such as \"127.0.0.1:7780\" may be used"),
-            );
-            None
-        }
+fn agent(mut section: Section<'_, '_>, beside: &Path, problems: &mut Problems) -> AgentSettings {
+    let state_dir = section.get(problems, "state_dir", PathBuf::from(STATE_DIR), |value| path(value, beside));
+    let environment = section.get(problems, "environment", PRODUCTION.to_owned(), environment);
+    let allowed_recipients = section.get(problems, "allowed_recipients", Vec::new(), |value| {
+        list(value, "a list of recipients in quotes", |entry| {
+            // A recipient is a person's number: not echoed.
+            let given = quiet_text(entry, "a recipient in quotes")?;
+            match !given.trim().is_empty() && given.chars().count() <= FIELD_CHARS_MAX {
+                true => Ok(given.to_owned()),
+                false => {
+                    Err(format!("is empty or longer than {FIELD_CHARS_MAX} characters, expected a recipient"))
+                }
+            }
+        })
+    });
+    let timezone = section.get(problems, "timezone", None, |value| zone(value).map(Some));
+    let timezone = timezone.value.unwrap_or_else(|| match jiff::tz::TimeZone::get(TIMEZONE) {
+        Ok(zone) => zone,
         Err(_) => {
-            section.wrong(
-                at.line,
-                "http",
-                &Wrong::new(format!(
-                    "{} is not an address; \"127.0.0.1:7780\" was expected",
-                    shown(at.value)
-                )),
+            let place = section.place("timezone");
+            problems.add(
+                &section.at(),
+                place,
+                format!("{TIMEZONE} (the default) is not known here: install the tzdata package"),
             );
-            None
+            jiff::tz::TimeZone::UTC
         }
     });
-    let settings = ListenSettings {
-        socket: context.path(&section, "socket").unwrap_or(default.socket),
-        http: address,
-        token: context.secret(&section, "token"),
-    };
-    if let Some(at) = http.filter(|_| settings.token.is_none()) {
-        section.wrong(at.line, "http", &Wrong::new("needs a token: token = \"credential:api\""));
+    section.finish(problems);
+    AgentSettings {
+        state_dir: state_dir.value,
+        environment: environment.value,
+        allowed_recipients: allowed_recipients.value,
+        timezone,
     }
-    section.no_other_keys();
-    settings
 }
 
-fn alert(root: &Section<'_>, context: &Context<'_>) -> AlertSettings {
-    let (stale, age) = (10 * MINUTE, 30 * MINUTE);
-    let Some(section) = root.table("alert", "[alert]") else {
-        return AlertSettings { webhook: None, command: Vec::new(), stale_sending: stale, backlog_age: age };
-    };
-    let settings = AlertSettings {
-        webhook: context.secret(&section, "webhook"),
-        command: section.texts("command"),
-        // Longer than any call can take, or a call under way would be called stale.
-        stale_sending: section.duration("stale_sending", stale, 6 * MINUTE..=30 * DAY),
-        backlog_age: section.duration("backlog_age", age, SECOND..=LONG),
-    };
-    section.no_other_keys();
-    settings
+/// Any word, but none that is meant to be `production` and is not: that would silently send nothing.
+fn environment(value: &DeValue<'_>) -> Result<String, String> {
+    let expected = "\"production\", or another name of 1 to 40 letters, digits, _ and -, where only allowed_recipients are sent to";
+    let given = word(value, expected, 40, |c| c.is_ascii_alphanumeric() || c == '_' || c == '-')?;
+    let lower = given.to_ascii_lowercase();
+    match given != PRODUCTION
+        && (distance(&lower, PRODUCTION) <= 2 || ["prod", "live"].contains(&lower.as_str()))
+    {
+        true => Err(format!("is {}, expected {expected} (did you mean {PRODUCTION}?)", came(value))),
+        false => Ok(given),
+    }
 }
 
-fn retention(root: &Section<'_>) -> RetentionSettings {
-    let (bodies, keys) = (30 * DAY, 400 * DAY);
-    let Some(section) = root.table("retention", "[retention]") else {
-        return RetentionSettings { bodies, keys };
-    };
-    let bodies = section.duration_at("bodies", bodies, HOUR..=LONG);
-    let keys = section.duration("keys", keys, HOUR..=LONG);
-    if bodies.value > keys {
-        section.wrong(bodies.line, "bodies", &Wrong::new("must not be longer than keys"));
-    }
-    section.no_other_keys();
-    RetentionSettings { bodies: bodies.value, keys }
+fn relay(mut section: Section<'_, '_>, problems: &mut Problems) -> (RelaySettings, Given<Duration>) {
+    let batch = section.get(problems, "batch", 50, |value| whole(value, 1, 1_000));
+    let lease = section.get(problems, "lease", 15 * MINUTE, |value| duration(value, 10 * SECOND, DAY));
+    let poll = section
+        .get(problems, "poll", 2 * SECOND, |value| duration(value, Duration::from_millis(100), MINUTE));
+    let channel =
+        section.get(problems, "channel", 1_024, |value| whole(value, 1u32, 65_536).map(|room| room as usize));
+    section.finish(problems);
+    let relay =
+        RelaySettings { batch: batch.value, lease: lease.value, poll: poll.value, channel: channel.value };
+    (relay, lease)
 }
 
-/// A JSON value of a rule's `equals`.
-pub(super) fn json(value: &DeValue<'_>) -> Option<serde_json::Value> {
-    if let Some(text) = value.as_str() {
-        return Some(text.into());
-    }
-    if let Some(flag) = value.as_bool() {
-        return Some(flag.into());
-    }
-    value.as_integer().and_then(|number| number.as_str().parse::<i64>().ok()).map(Into::into)
+fn worker(mut section: Section<'_, '_>, problems: &mut Problems) -> usize {
+    let threads = section.get(problems, "threads", THREADS, threads);
+    section.finish(problems);
+    threads.value
 }
+
+/// Workers of one destination.
+pub(super) fn threads(value: &DeValue<'_>) -> Result<usize, String> {
+    whole(value, 1u32, 256).map(|threads| threads as usize)
+}
+
+fn retry(mut section: Section<'_, '_>, problems: &mut Problems) -> RetrySettings {
+    let quick = repeat(&mut section, "quick", QUICK, problems);
+    let later = repeat(&mut section, "later", LATER, problems);
+    let handoff_by_default = HANDOFF_MINUTES.map(|minutes| minutes * MINUTE).to_vec();
+    let handoff = section.get(problems, "handoff", handoff_by_default, |value| {
+        let pauses = list(value, "a list of pauses like [\"1m\", \"2m\", \"4m\"]", |entry| {
+            duration(entry, SECOND, DAY)
+        })?;
+        match pauses.len() {
+            1..=64 => Ok(pauses),
+            entries => {
+                Err(format!("has {entries} entries, expected 1 to 64 pauses like [\"1m\", \"2m\", \"4m\"]"))
+            }
+        }
+    });
+    let alert_at_attempt = section.get(problems, "alert_at_attempt", 5, |value| whole(value, 1, 1_000));
+    section.finish(problems);
+    RetrySettings { quick, later, handoff: handoff.value, alert_at_attempt: alert_at_attempt.value }
+}
+
+/// `{ times = 2, every = "1s" }`; a part that is missing has its default.
+fn repeat(
+    parent: &mut Section<'_, '_>,
+    key: &'static str,
+    by_default: Repeat,
+    problems: &mut Problems,
+) -> Repeat {
+    let name = parent.place(key);
+    let mut section = Section::within(parent, key, &name, problems);
+    let times = section.get(problems, "times", by_default.times, |value| whole(value, 0, 1_000));
+    let every =
+        section.get(problems, "every", by_default.every, |value| duration(value, Duration::ZERO, 7 * DAY));
+    section.finish(problems);
+    Repeat { times: times.value, every: every.value }
+}
+
+fn destinations(
+    root: &mut Section<'_, '_>,
+    threads: usize,
+    secrets: &SecretReader<'_>,
+    problems: &mut Problems,
+) -> Vec<ReadDestination> {
+    let before = problems.count();
+    let sections = tables(root, "destination", problems);
+    if sections.is_empty() && problems.count() == before {
+        problems.add(
+            &(0..0),
+            "[[destination]]",
+            "there is none, so nothing could be sent; add one with the lines: [[destination]] | name = \"gateway\" | \
+             type = \"http\" | url = \"https://gw.example/send\"",
+        );
+    }
+    let mut read: Vec<ReadDestination> = Vec::new();
+    for section in sections {
+        let next = destination::destination(section, threads, secrets, problems);
+        if next.name.sound && read.iter().any(|other| other.name.sound && other.name.value == next.name.value)
+        {
+            let what =
+                format!("{:?} is the name of two destinations, expected a name of its own", next.name.value);
+            problems.add(&next.name.at, "[[destination]].name", what);
+        }
+        read.push(next);
+    }
+    read
+}
+
+fn window(mut section: Section<'_, '_>, problems: &mut Problems) -> WindowSettings {
+    let time = |hour, minute| jiff::civil::time(hour, minute, 0, 0);
+    let window = section.get(problems, "window", (time(8, 0), time(20, 50)), |value| {
+        let expected = "two times like [\"08:00\", \"20:50\"]";
+        match list(value, expected, time_of_day)?[..] {
+            [opens, closes] if opens < closes => Ok((opens, closes)),
+            [_, _] => {
+                Err("closes before it opens, expected an opening and a later closing on the same day"
+                    .to_owned())
+            }
+            ref times => Err(format!("has {} entries, expected {expected}", times.len())),
+        }
+    });
+    let relay_until = section.get(problems, "relay_until", time(20, 40), time_of_day);
+    let (opens, closes) = window.value;
+    if window.sound && relay_until.sound && !(opens < relay_until.value && relay_until.value <= closes) {
+        let shown = |time: jiff::civil::Time| time.strftime("%H:%M").to_string();
+        let what = format!(
+            "is {}, expected inside the window: after {} and at latest {}",
+            shown(relay_until.value),
+            shown(opens),
+            shown(closes)
+        );
+        problems.add(&relay_until.at, section.place("relay_until"), what);
+    }
+    section.finish(problems);
+    WindowSettings { opens, closes, relay_until: relay_until.value }
+}
+
+fn alert(
+    mut section: Section<'_, '_>,
+    secrets: &SecretReader<'_>,
+    problems: &mut Problems,
+) -> (AlertSettings, Given<Duration>) {
+    let webhook = section.get(problems, "webhook", None, |value| {
+        unless_empty(value, |value| secrets.secret(value, |address| url::parse(address).map(|_| ())))
+    });
+    let command = section.get(problems, "command", Vec::new(), |value| {
+        let expected = "a list like [\"/usr/local/bin/notify\", \"--branch\"]";
+        let words = list(value, expected, |entry| match quiet_text(entry, "text")? {
+            word if word.contains('\0') => Err("has a NUL character".to_owned()),
+            word => Ok(word.to_owned()),
+        })?;
+        match words.first() {
+            // A name without a path would be looked up along whatever PATH the service has.
+            Some(program) if !program.starts_with('/') => {
+                Err(format!("has a program without its full path, expected {expected}"))
+            }
+            _ => Ok(words),
+        }
+    });
+    let stale_sending =
+        section.get(problems, "stale_sending", 10 * MINUTE, |value| duration(value, SECOND, DAY));
+    let backlog_age =
+        section.get(problems, "backlog_age", 30 * MINUTE, |value| duration(value, SECOND, 30 * DAY));
+    section.finish(problems);
+    let alert = AlertSettings {
+        webhook: webhook.value,
+        command: command.value,
+        stale_sending: stale_sending.value,
+        backlog_age: backlog_age.value,
+    };
+    (alert, stale_sending)
+}
+
+fn retention(mut section: Section<'_, '_>, problems: &mut Problems) -> RetentionSettings {
+    let bodies = section.get(problems, "bodies", 30 * DAY, |value| duration(value, HOUR, 3_650 * DAY));
+    let keys = section.get(problems, "keys", 400 * DAY, |value| duration(value, DAY, 3_650 * DAY));
+    if bodies.sound && keys.sound && bodies.value > keys.value {
+        let what = format!("is {}, expected at most keys ({})", shown(bodies.value), shown(keys.value));
+        problems.add(&bodies.at, section.place("bodies"), what);
+    }
+    section.finish(problems);
+    RetentionSettings { bodies: bodies.value, keys: keys.value }
+}
+
+#[cfg(test)]
+mod tests;

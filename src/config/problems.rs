@@ -1,125 +1,157 @@
-//! Collects every mistake in a settings file, so that a person repairs the file in one go.
+//! The list of everything wrong with a settings file, and the error that shows it.
 //!
-//! Elements say what is wrong with a [`Wrong`]; the place and the line are added here. Nothing here knows a key,
-//! and no text kept here may hold a secret, a phone number or an address with a password in it.
+//! Collects and prints; never judges a value itself, and never prints one that was not handed to it as text.
 
-use std::cell::RefCell;
 use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
-/// Longest piece of a wrong value that is shown again, characters.
-const SHOWN_CHARS_MAX: usize = 40;
-
-/// One mistake, ready to be shown after the name of the file: `LINE: PLACE: WHAT`.
+/// One thing that is wrong, with its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Line in the file, from 1.
+    /// Line in the settings file, from 1.
     pub line: usize,
-    /// `[section].key`; empty where the file as a whole is meant.
+    /// `[section].key`; empty when the text as a whole is meant.
     pub place: String,
-    /// What is wrong, what was expected, and what may have been meant.
+    /// What is wrong and what was expected.
     pub what: String,
 }
 
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.place.is_empty() {
-            write!(f, "{}: {}", self.line, self.what)
-        } else {
-            write!(f, "{}: {}: {}", self.line, self.place, self.what)
-        }
-    }
-}
-
-/// An element's verdict over a value, without its place: a lower-case fragment without a full stop.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wrong {
-    what: String,
-    meant: Option<String>,
-}
-
-impl Wrong {
-    /// What is wrong and what was expected.
-    pub(super) fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), meant: None }
-    }
-
-    /// Adds a suggestion, if there is one.
-    pub(super) fn meant(mut self, meant: Option<impl Into<String>>) -> Self {
-        self.meant = meant.map(Into::into);
-        self
-    }
-}
-
-impl fmt::Display for Wrong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
-        match &self.meant {
-            Some(meant) => write!(f, " (did you mean {meant}?)"),
-            None => Ok(()),
-        }
-    }
-}
-
-/// A wrong value as it may be shown: quoted, on one line, cut when long. Never for secrets or phone numbers.
-pub(super) fn shown(text: &str) -> String {
-    match text.char_indices().nth(SHOWN_CHARS_MAX) {
-        None => format!("{text:?}"),
-        Some((end, _)) => format!("{:?}...", &text[..end]),
-    }
-}
-
-/// All mistakes of one file; shared by everything that reads it.
+/// Collects problems while the text is read.
 pub(super) struct Problems {
-    line_starts: Vec<usize>,
-    found: RefCell<Vec<Problem>>,
+    newlines: Vec<usize>,
+    list: Vec<Problem>,
 }
 
 impl Problems {
-    /// For this text; it is looked at only to count lines.
-    pub(super) fn new(text: &str) -> Self {
-        let newlines = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
-        let line_starts = std::iter::once(0).chain(newlines.map(|(at, _)| at + 1)).collect();
-        Self { line_starts, found: RefCell::new(Vec::new()) }
+    /// An empty list over the text whose byte offsets will be given.
+    pub(super) fn over(text: &str) -> Self {
+        let newlines =
+            text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect();
+        Self { newlines, list: Vec::new() }
     }
 
-    /// The line (from 1) of a byte offset.
-    pub(super) fn line_of(&self, offset: usize) -> usize {
-        self.line_starts.partition_point(|start| *start <= offset)
+    /// Notes one problem at a byte range of the text.
+    pub(super) fn add(&mut self, at: &Range<usize>, place: impl Into<String>, what: impl Into<String>) {
+        let line = 1 + self.newlines.partition_point(|newline| *newline < at.start);
+        self.list.push(Problem { line, place: place.into(), what: what.into() });
     }
 
-    /// Takes one mistake in.
-    pub(super) fn add(&self, line: usize, place: &str, wrong: &Wrong) {
-        let problem = Problem { line, place: place.to_owned(), what: wrong.to_string() };
-        self.found.borrow_mut().push(problem);
+    /// How many were noted so far.
+    pub(super) fn count(&self) -> usize {
+        self.list.len()
     }
 
-    /// Everything found, in the order of lines.
-    pub(super) fn into_sorted(self) -> Vec<Problem> {
-        let mut found = self.found.into_inner();
-        found.sort_by_key(|problem| problem.line);
-        found
+    /// Nothing if nothing was wrong, else the error with every problem in line order.
+    pub(super) fn or(mut self, origin: &Path) -> Result<(), SettingsError> {
+        if self.list.is_empty() {
+            return Ok(());
+        }
+        self.list.sort_by_key(|problem| problem.line);
+        Err(SettingsError { origin: origin.to_path_buf(), kind: Kind::Wrong(self.list) })
     }
 }
+
+/// Why there are no settings. Displays one problem a line, `FILE:LINE: [section].key: what is wrong`.
+#[derive(Debug)]
+pub struct SettingsError {
+    origin: PathBuf,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    NotFound,
+    Unreadable(std::io::Error),
+    Wrong(Vec<Problem>),
+}
+
+impl SettingsError {
+    /// The file could not be read.
+    pub(super) fn unreadable(origin: &Path, error: std::io::Error) -> Self {
+        let kind = match error.kind() {
+            std::io::ErrorKind::NotFound => Kind::NotFound,
+            _ => Kind::Unreadable(error),
+        };
+        Self { origin: origin.to_path_buf(), kind }
+    }
+
+    /// One problem with the text as a whole.
+    pub(super) fn one(origin: &Path, text: &str, at: Range<usize>, what: String) -> Self {
+        let mut problems = Problems::over(text);
+        problems.add(&at, "", what);
+        Self { origin: origin.to_path_buf(), kind: Kind::Wrong(problems.list) }
+    }
+
+    /// Every problem in line order; empty when the file could not be read at all.
+    pub fn problems(&self) -> &[Problem] {
+        match &self.kind {
+            Kind::Wrong(list) => list,
+            Kind::NotFound | Kind::Unreadable(_) => &[],
+        }
+    }
+
+    /// The sysexits code: 66 no such file, 77 not permitted, 74 unreadable otherwise, 78 settings wrong.
+    pub fn exit_code(&self) -> i32 {
+        match &self.kind {
+            Kind::NotFound => 66,
+            Kind::Unreadable(error) if error.kind() == std::io::ErrorKind::PermissionDenied => 77,
+            Kind::Unreadable(_) => 74,
+            Kind::Wrong(_) => 78,
+        }
+    }
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = self.origin.display();
+        match &self.kind {
+            Kind::NotFound => {
+                write!(
+                    f,
+                    "{file}: no such settings file; make one with `onceward init`, or name one with --config FILE"
+                )
+            }
+            Kind::Unreadable(error) => write!(f, "{file}: cannot read the settings: {error}"),
+            Kind::Wrong(list) => {
+                for (index, Problem { line, place, what }) in list.iter().enumerate() {
+                    let newline = if index == 0 { "" } else { "\n" };
+                    let colon = if place.is_empty() { "" } else { ": " };
+                    write!(f, "{newline}{file}:{line}: {place}{colon}{what}")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl std::error::Error for SettingsError {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn lines_count_from_one_and_are_sorted() {
-        let problems = Problems::new("a\nbc\n\nd");
-        let lines: Vec<usize> = (0..=7).map(|offset| problems.line_of(offset)).collect();
-        assert_eq!(lines, [1, 1, 2, 2, 2, 3, 4, 4]);
-        problems.add(4, "[b].y", &Wrong::new("second"));
-        problems.add(2, "", &Wrong::new("first").meant(Some("this")));
-        let shown: Vec<String> = problems.into_sorted().iter().map(Problem::to_string).collect();
-        assert_eq!(shown, ["2: first (did you mean this?)", "4: [b].y: second"]);
+    fn problems_are_shown_in_line_order_with_their_file() {
+        let mut problems = Problems::over("a\nb\nc");
+        problems.add(&(4..5), "[x].c", "third");
+        problems.add(&(0..1), "[x].a", "first");
+        problems.add(&(2..3), "", "second");
+        let error = problems.or(Path::new("/e/o.toml")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "/e/o.toml:1: [x].a: first\n/e/o.toml:2: second\n/e/o.toml:3: [x].c: third"
+        );
+        assert_eq!(error.exit_code(), 78);
     }
 
     #[test]
-    fn long_and_odd_values_are_shown_on_one_short_line() {
-        assert_eq!(shown("a\nb"), r#""a\nb""#);
-        let long = shown(&"가".repeat(500));
-        assert_eq!(long.chars().count(), SHOWN_CHARS_MAX + 5);
+    fn each_way_of_not_reading_has_its_exit_code() {
+        use std::io::ErrorKind as K;
+        for (kind, code) in
+            [(K::NotFound, 66), (K::PermissionDenied, 77), (K::Other, 74), (K::IsADirectory, 74)]
+        {
+            assert_eq!(SettingsError::unreadable(Path::new("x"), kind.into()).exit_code(), code);
+        }
     }
 }

@@ -1,83 +1,69 @@
-//! `"20/s"`, `"100/m"`, `"1/h"` -> calls per second. Pure.
+//! Rates as written in settings: `20/s`, `100/m`, `1/h`.
+//!
+//! A whole number of calls per unit; never zero (pause a destination instead).
 
-use super::problems::{Wrong, shown};
+use toml::de::DeValue;
 
-/// What a person is told to write.
-pub(super) const EXPECTED: &str = r#"a rate in quotes such as "20/s", "100/m" or "1/h""#;
+use super::section::came;
 
-/// Most calls in one unit of time: far above any vendor's budget, small enough that arithmetic stays exact.
-const CALLS_MAX: u32 = 100_000;
-/// Most calls a second, whatever the unit.
+/// Most calls per second that one destination may be given.
 const PER_SECOND_MAX: f64 = 10_000.0;
 
-/// Reads `COUNT/UNIT`, the unit being a second, a minute or an hour. 1/h to 10000/s.
-pub(super) fn parse(text: &str) -> Result<f64, Wrong> {
-    let wrong = |why: &str| Wrong::new(format!("{} {why}, expected {EXPECTED}", shown(text)));
-    let Some((count, unit)) = text.split_once('/') else {
-        return Err(wrong("has no unit"));
-    };
+/// Reads a rate as calls per second.
+pub(super) fn rate(value: &DeValue<'_>) -> Result<f64, String> {
+    value.as_str().and_then(parse).ok_or_else(|| {
+        format!(
+            "is {}, expected a rate up to \"10000/s\", written like \"20/s\", \"100/m\" or \"1/h\"",
+            came(value)
+        )
+    })
+}
+
+/// Calls per second, if the text is a rate.
+fn parse(text: &str) -> Option<f64> {
+    let (number, unit) = text.split_once('/')?;
     let unit_s = match unit {
         "s" => 1.0,
         "m" => 60.0,
         "h" => 3_600.0,
-        _ => return Err(wrong("has no unit that is known").meant(nearly(count, unit))),
+        _ => return None,
     };
-    if count.is_empty() || !count.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(wrong("does not begin with a whole number"));
+    if !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
     }
-    let count: u32 = count.parse().unwrap_or(u32::MAX);
-    let per_second = f64::from(count) / unit_s;
-    if count == 0 {
-        return Err(wrong("would never send; leave the key out for no bound, or pause the destination"));
-    }
-    if count > CALLS_MAX || per_second > PER_SECOND_MAX {
-        return Err(Wrong::new(format!("{} is too fast, expected at most 10000/s", shown(text))));
-    }
-    Ok(per_second)
-}
-
-fn nearly(count: &str, unit: &str) -> Option<String> {
-    let unit = unit.trim().to_ascii_lowercase();
-    let count = count.trim();
-    let known = ["s", "m", "h"].into_iter().find(|known| unit.starts_with(known))?;
-    (count.parse::<u32>().is_ok()).then(|| format!("\"{count}/{known}\""))
+    let per_second = f64::from(number.parse::<u32>().ok().filter(|calls| *calls > 0)?) / unit_s;
+    (per_second <= PER_SECOND_MAX).then_some(per_second)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::element::tests::read;
     use super::*;
 
-    #[track_caller]
-    fn good(text: &str, per_hour: f64) {
-        let rate = parse(text).expect("is a rate");
-        assert!((rate * 3_600.0 - per_hour).abs() < 1e-6, "{text:?}: {rate}/s");
-    }
-
-    #[track_caller]
-    fn bad(text: &str, part: &str) {
-        let wrong = parse(text).expect_err("is refused").to_string();
-        assert!(wrong.contains(part), "{text:?}: {wrong}");
-    }
-
     #[test]
-    fn rates_are_a_whole_number_over_a_unit() {
-        good("20/s", 72_000.0);
-        good("100/m", 6_000.0);
-        good("1/h", 1.0);
-        good("10000/s", 36_000_000.0);
-        bad("", "has no unit");
-        bad("20", "has no unit");
-        bad("20/", "no unit that is known");
-        bad("20/sec", r#"did you mean "20/s"?"#);
-        bad("20 / min", r#"did you mean "20/m"?"#);
-        bad("20/d", "no unit that is known");
-        bad("/s", "whole number");
-        bad("-1/s", "whole number");
-        bad("0.5/s", "whole number");
-        bad("0/s", "would never send");
-        bad("10001/s", "too fast");
-        bad("100001/h", "too fast");
-        bad("99999999999999999999/h", "too fast");
-        bad("1/s/s", "no unit that is known");
+    fn good_and_bad_rates() {
+        for (text, per_second) in
+            [("20/s", 20.0), ("120/m", 2.0), ("1/h", 1.0 / 3_600.0), ("10000/s", 10_000.0)]
+        {
+            assert_eq!(read(&format!("'{text}'"), rate), Ok(per_second), "{text}");
+        }
+        for text in [
+            "",
+            "20",
+            "/s",
+            "0/s",
+            "-1/s",
+            "+1/s",
+            "1.5/s",
+            "20/d",
+            "20 / s",
+            "10001/s",
+            "20/s/s",
+            "99999999999/s",
+        ] {
+            let what = read(&format!("'{text}'"), rate).unwrap_err();
+            assert!(what.contains("\"20/s\""), "{text}: {what}");
+        }
+        assert!(read("20", rate).unwrap_err().starts_with("is the number 20, expected a rate"));
     }
 }

@@ -1,255 +1,215 @@
-//! One table of a settings file, read key by key: each reading method names what it expected where it is disappointed,
-//! and keys that nobody read are unknown. Knows no key itself.
+//! One table of the settings while it is read: hands out its keys, remembers which are known, and reports
+//! the rest with a suggestion.
+//!
+//! Knows no key by itself and holds no default: the sections do.
 
-use std::cell::RefCell;
-use std::ops::RangeInclusive;
-use std::time::Duration;
+use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::problems::{Problems, Wrong, shown};
-use super::{duration, nearest, rate};
+use super::nearest::suggestion;
+use super::problems::Problems;
 
-/// A table and where it stands.
-pub(super) struct Section<'a> {
-    /// `[agent]`, `[[destination]] name`, ...
-    pub(super) place: String,
-    /// Its line.
-    pub(super) line: usize,
-    table: &'a DeTable<'a>,
-    problems: &'a Problems,
-    known: RefCell<Vec<&'static str>>,
-}
+/// A value as TOML gives it, with its place in the text.
+pub(super) type Raw<'t> = Spanned<DeValue<'t>>;
 
-/// A value with its line.
-pub(super) struct At<T> {
+/// A value that was read, or the default in its place.
+#[derive(Clone, Debug)]
+pub(super) struct Given<T> {
+    /// The value as meant; a stand-in when `sound` is false.
     pub(super) value: T,
-    pub(super) line: usize,
+    /// Where to point at when a relation to another value is broken.
+    pub(super) at: Range<usize>,
+    /// False after a problem with it, so that no second problem is built on the stand-in.
+    pub(super) sound: bool,
 }
 
-impl<'a> Section<'a> {
-    pub(super) fn new(
-        place: impl Into<String>,
-        line: usize,
-        table: &'a DeTable<'a>,
-        problems: &'a Problems,
+impl<T> Given<T> {
+    /// The same with the value changed.
+    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> Given<U> {
+        Given { value: change(self.value), at: self.at, sound: self.sound }
+    }
+}
+
+/// One table being read.
+pub(super) struct Section<'a, 't> {
+    /// As shown: `[relay]`, `[[destination]]`, `[retry].quick`.
+    name: String,
+    at: Range<usize>,
+    table: Option<&'a DeTable<'t>>,
+    known: Vec<&'static str>,
+}
+
+impl<'a, 't> Section<'a, 't> {
+    /// A section over a table that is there.
+    pub(super) fn new(name: impl Into<String>, at: Range<usize>, table: &'a DeTable<'t>) -> Self {
+        Self { name: name.into(), at, table: Some(table), known: Vec::new() }
+    }
+
+    /// A section that is not in the file: every key has its default.
+    pub(super) fn absent(name: impl Into<String>) -> Self {
+        Self { name: name.into(), at: 0..0, table: None, known: Vec::new() }
+    }
+
+    /// The named table of `parent`, absent when it is missing or (a problem) no table.
+    pub(super) fn within(
+        parent: &mut Section<'a, 't>,
+        key: &'static str,
+        name: &str,
+        problems: &mut Problems,
     ) -> Self {
-        Self { place: place.into(), line, table, problems, known: RefCell::default() }
-    }
-
-    /// Reports a problem with one of this table's keys.
-    pub(super) fn wrong(&self, line: usize, key: &str, wrong: &Wrong) {
-        let place = match (self.place.as_str(), key) {
-            ("", key) => key.to_owned(),
-            (place, "") => place.to_owned(),
-            (place, key) => format!("{place}.{key}"),
-        };
-        self.problems.add(line, &place, wrong);
-    }
-
-    fn get(&self, key: &'static str) -> Option<(&'a Spanned<DeValue<'a>>, usize)> {
-        self.known.borrow_mut().push(key);
-        let value = self.table.get(key)?;
-        Some((value, self.problems.line_of(value.span().start)))
-    }
-
-    fn typed<T>(
-        &self,
-        key: &'static str,
-        expected: &str,
-        read: impl FnOnce(&'a DeValue<'a>) -> Option<T>,
-    ) -> Option<At<T>> {
-        let (value, line) = self.get(key)?;
-        match read(value.get_ref()) {
-            Some(value) => Some(At { value, line }),
-            None => {
-                self.wrong(
-                    line,
-                    key,
-                    &Wrong::new(format!("{expected} was expected, not {}", value.get_ref().type_str())),
-                );
-                None
-            }
-        }
-    }
-
-    /// Text, if the key is there.
-    pub(super) fn text(&self, key: &'static str) -> Option<At<&'a str>> {
-        self.typed(key, "text in quotes", DeValue::as_str)
-    }
-
-    /// Non-empty text that must be there.
-    pub(super) fn needed(&self, key: &'static str) -> String {
-        match self.text(key) {
-            Some(text) if !text.value.is_empty() => text.value.to_owned(),
-            Some(text) => {
-                self.wrong(text.line, key, &Wrong::new("is empty"));
-                String::new()
-            }
-            None if self.table.contains_key(key) => String::new(),
-            None => {
-                self.wrong(self.line, key, &Wrong::new("is missing"));
-                String::new()
-            }
-        }
-    }
-
-    /// `true` or `false`.
-    pub(super) fn flag(&self, key: &'static str, default: bool) -> bool {
-        self.typed(key, "true or false", DeValue::as_bool).map_or(default, |at| at.value)
-    }
-
-    /// A whole number within bounds.
-    pub(super) fn number(&self, key: &'static str, default: u64, range: RangeInclusive<u64>) -> u64 {
-        let read = self.typed(key, "a whole number", |value| {
-            i128::from_str_radix(&value.as_integer()?.as_str().replace('_', ""), value.as_integer()?.radix())
-                .ok()
-        });
-        match read {
-            Some(At { value, .. }) if u64::try_from(value).is_ok_and(|value| range.contains(&value)) => {
-                value as u64
-            }
-            Some(At { value, line }) => {
-                self.wrong(
-                    line,
-                    key,
-                    &Wrong::new(format!("{value} is outside {} to {}", range.start(), range.end())),
-                );
-                default
-            }
-            None => default,
-        }
-    }
-
-    /// A duration in quotes within bounds; says which line it stands on (the table's where it is a default).
-    pub(super) fn duration_at(
-        &self,
-        key: &'static str,
-        default: Duration,
-        range: RangeInclusive<Duration>,
-    ) -> At<Duration> {
-        match self.typed(key, duration::EXPECTED, DeValue::as_str) {
-            Some(at) => match duration::parse_within(at.value, &range) {
-                Ok(value) => At { value, line: at.line },
-                Err(wrong) => {
-                    self.wrong(at.line, key, &wrong);
-                    At { value: default, line: at.line }
+        match parent.raw(key) {
+            None => Self::absent(name),
+            Some(raw) => match raw.get_ref() {
+                DeValue::Table(table) => Self::new(name, raw.span(), table),
+                other => {
+                    problems.add(&raw.span(), name, format!("is {}, expected a section {name}", came(other)));
+                    Self::absent(name)
                 }
             },
-            None => At { value: default, line: self.line },
         }
     }
 
-    /// The same without its line.
-    pub(super) fn duration(
-        &self,
+    /// Where the section stands in the text.
+    pub(super) fn at(&self) -> Range<usize> {
+        self.at.clone()
+    }
+
+    /// The section's name with a key.
+    pub(super) fn place(&self, key: &str) -> String {
+        format!("{}.{key}", self.name)
+    }
+
+    /// The raw value of a key, which is known from now on.
+    pub(super) fn raw(&mut self, key: &'static str) -> Option<&'a Raw<'t>> {
+        self.known.push(key);
+        self.table.and_then(|table| table.get(key))
+    }
+
+    /// The place of a key that belongs elsewhere, if it is there; it is then reported once, not again as unknown.
+    /// A missing one is not remembered, so that it is never suggested.
+    pub(super) fn misplaced(&mut self, key: &'static str) -> Option<Range<usize>> {
+        let (found, _) = self.table?.get_key_value(key)?;
+        self.known.push(key);
+        Some(found.span())
+    }
+
+    /// Reads a key with its element; `None` when it is missing, or wrong (then a problem is noted).
+    pub(super) fn optional<T>(
+        &mut self,
+        problems: &mut Problems,
         key: &'static str,
-        default: Duration,
-        range: RangeInclusive<Duration>,
-    ) -> Duration {
-        self.duration_at(key, default, range).value
-    }
-
-    /// Calls a second.
-    pub(super) fn rate(&self, key: &'static str) -> Option<f64> {
-        let at = self.typed(key, rate::EXPECTED, DeValue::as_str)?;
-        rate::parse(at.value).map_err(|wrong| self.wrong(at.line, key, &wrong)).ok()
-    }
-
-    /// A list of texts.
-    pub(super) fn texts(&self, key: &'static str) -> Vec<String> {
-        let Some((value, line)) = self.get(key) else { return Vec::new() };
-        let Some(list) = value.get_ref().as_array() else {
-            self.wrong(
-                line,
-                key,
-                &Wrong::new(format!("a list of texts was expected, not {}", value.get_ref().type_str())),
-            );
-            return Vec::new();
-        };
-        let mut texts = Vec::new();
-        for item in list.iter() {
-            match item.get_ref().as_str() {
-                Some(text) => texts.push(text.to_owned()),
-                None => self.wrong(
-                    self.problems.line_of(item.span().start),
-                    key,
-                    &Wrong::new(format!("text in quotes was expected, not {}", item.get_ref().type_str())),
-                ),
-            }
-        }
-        texts
-    }
-
-    /// Any value.
-    pub(super) fn any(&self, key: &'static str) -> Option<At<&'a DeValue<'a>>> {
-        self.get(key).map(|(value, line)| At { value: value.get_ref(), line })
-    }
-
-    /// A table below this one.
-    pub(super) fn table(&self, key: &'static str, place: impl Into<String>) -> Option<Section<'a>> {
-        let (value, line) = self.get(key)?;
-        match value.get_ref().as_table() {
-            Some(table) => Some(Section::new(place, line, table, self.problems)),
-            None => {
-                self.wrong(
-                    line,
-                    key,
-                    &Wrong::new(format!("a table was expected, not {}", value.get_ref().type_str())),
-                );
-                None
+        element: impl FnOnce(&DeValue<'t>) -> Result<T, String>,
+    ) -> Given<Option<T>> {
+        let Some(raw) = self.raw(key) else { return Given { value: None, at: self.at(), sound: true } };
+        match element(raw.get_ref()) {
+            Ok(value) => Given { value: Some(value), at: raw.span(), sound: true },
+            Err(what) => {
+                problems.add(&raw.span(), self.place(key), what);
+                Given { value: None, at: raw.span(), sound: false }
             }
         }
     }
 
-    /// `[[key]]` blocks.
-    pub(super) fn blocks(&self, key: &'static str) -> Vec<Section<'a>> {
-        let Some((value, line)) = self.get(key) else { return Vec::new() };
-        let Some(list) = value.get_ref().as_array() else {
-            self.wrong(line, key, &Wrong::new(format!("write [[{key}]] (two brackets), one block for each")));
-            return Vec::new();
-        };
-        list.iter()
-            .filter_map(|item| {
-                let line = self.problems.line_of(item.span().start);
-                match item.get_ref().as_table() {
-                    Some(table) => Some(Section::new(format!("[[{key}]]"), line, table, self.problems)),
-                    None => {
-                        self.wrong(line, key, &Wrong::new("a table was expected"));
-                        None
-                    }
-                }
-            })
-            .collect()
+    /// Reads a key with its element; the default when it is missing, or (after a problem) as a stand-in.
+    pub(super) fn get<T>(
+        &mut self,
+        problems: &mut Problems,
+        key: &'static str,
+        default: T,
+        element: impl FnOnce(&DeValue<'t>) -> Result<T, String>,
+    ) -> Given<T> {
+        self.optional(problems, key, element).map(|value| value.unwrap_or(default))
     }
 
-    /// Keys and values of a table whose keys are free.
-    pub(super) fn entries(&self) -> Vec<(String, At<Option<&'a str>>)> {
-        self.table
-            .iter()
-            .map(|(key, value)| {
-                let line = self.problems.line_of(value.span().start);
-                (key.get_ref().to_string(), At { value: value.get_ref().as_str(), line })
-            })
-            .collect()
-    }
-
-    /// Whether the key stands there at all.
-    pub(super) fn has(&self, key: &str) -> bool {
-        self.table.contains_key(key)
-    }
-
-    /// Reports keys that nobody has asked for.
-    pub(super) fn no_other_keys(&self) {
-        let known = self.known.borrow();
-        for key in self.table.keys() {
-            let name: &str = key.get_ref();
-            if !known.contains(&name) {
-                let meant = nearest::nearest(name, known.iter().copied()).map(|near| format!("{near:?}"));
-                let line = self.problems.line_of(key.span().start);
-                self.wrong(line, "", &Wrong::new(format!("unknown key {}", shown(name))).meant(meant));
-            }
+    /// Reads a key that must be there; the hint says what to write.
+    pub(super) fn required<T>(
+        &mut self,
+        problems: &mut Problems,
+        key: &'static str,
+        hint: &str,
+        stand_in: T,
+        element: impl FnOnce(&DeValue<'t>) -> Result<T, String>,
+    ) -> Given<T> {
+        let given = self.optional(problems, key, element);
+        if given.value.is_none() && given.sound {
+            problems.add(&given.at, self.place(key), format!("is missing, {hint}"));
+            return Given { value: stand_in, at: given.at, sound: false };
         }
+        given.map(|value| value.unwrap_or(stand_in))
+    }
+
+    /// Reports every key that nobody asked for.
+    pub(super) fn finish(self, problems: &mut Problems) {
+        for (key, _) in self.table.into_iter().flat_map(|table| table.iter()) {
+            let word: &str = key.get_ref();
+            if self.known.contains(&word) {
+                continue;
+            }
+            let near = suggestion(word, self.known.iter().copied());
+            let what = match near.as_str() {
+                "" => format!("unknown key, expected one of {}", self.known.join(", ")),
+                near => format!("unknown key{near}"),
+            };
+            problems.add(&key.span(), self.place(&printable(word)), what);
+        }
+    }
+}
+
+/// The tables of an `[[array]]`.
+pub(super) fn tables<'a, 't>(
+    root: &mut Section<'a, 't>,
+    key: &'static str,
+    problems: &mut Problems,
+) -> Vec<Section<'a, 't>> {
+    let name = format!("[[{key}]]");
+    let Some(raw) = root.raw(key) else { return Vec::new() };
+    let wrong = |problems: &mut Problems, at, value: &DeValue<'_>| {
+        let single = if value.is_table() { "one table with single brackets".to_owned() } else { came(value) };
+        problems.add(&at, name.clone(), format!("is {single}, expected {name} in double brackets"));
+    };
+    let Some(entries) = raw.get_ref().as_array() else {
+        wrong(problems, raw.span(), raw.get_ref());
+        return Vec::new();
+    };
+    let mut sections = Vec::new();
+    for entry in entries.iter() {
+        match entry.get_ref() {
+            DeValue::Table(table) => sections.push(Section::new(name.clone(), entry.span(), table)),
+            other => wrong(problems, entry.span(), other),
+        }
+    }
+    sections
+}
+
+/// A key as it may be shown: keys can be any text in quotes.
+pub(super) fn printable(word: &str) -> String {
+    match word.chars().count() <= 64 && !word.chars().any(char::is_control) {
+        true => word.to_owned(),
+        false => format!("\"{}…\"", word.chars().take(64).collect::<String>().escape_default()),
+    }
+}
+
+/// What came, by type and, for short values, by value. Never for a field that may hold a secret.
+pub(super) fn came(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) if text.chars().count() <= 40 => format!("the text {text:?}"),
+        DeValue::Integer(number) => format!("the number {number}"),
+        DeValue::Float(number) => format!("the number {number}"),
+        DeValue::Boolean(answer) => format!("the truth value {answer}"),
+        _ => kind(value).to_owned(),
+    }
+}
+
+/// What came, by type alone.
+pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) | DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "a truth value",
+        DeValue::Datetime(_) => "a date or time without quotes",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
     }
 }

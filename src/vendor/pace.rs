@@ -66,7 +66,7 @@ pub fn their_now_ms(answer: &Answer) -> i64 {
 }
 
 fn http_date_ms(text: &str) -> Option<i64> {
-    static PARSER: rfc2822::DateTimeParser = rfc2822::DateTimeParser::new();
+    static PARSER: rfc2822::DateTimeParser = rfc2822::DateTimeParser::new().relaxed_weekday(true);
     PARSER.parse_timestamp(text).ok().map(jiff::Timestamp::as_millisecond)
 }
 

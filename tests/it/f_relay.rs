@@ -48,8 +48,8 @@ fn f05_dies_before_published_is_written() {
 #[test]
 fn f06_two_relays_take_different_rows() {
     let world = World::new();
+    let agent = world.agent();
     world.put_many("k", 600);
-    let agent = world.agent_with(&[]);
     // The second relay: the same claim under another owner, which keeps what it takes.
     let mut taken = HashSet::new();
     let mut connection = world.outbox();

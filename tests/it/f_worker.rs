@@ -66,9 +66,10 @@ fn f10_dies_after_the_answer_before_its_record() {
 #[test]
 fn f10_an_outcome_that_cannot_be_written_is_kept_until_it_can() {
     let world = World::new();
-    let id = world.put_plain("k");
     // Commits of the inbox writer: 1 the first heartbeat, 2 the claim, 3 the outcome, which fails five times.
     let agent = world.agent_with(&[("ONCEWARD_FAIL_AT", "writer-before-commit:3:5")]);
+    agent.wait_log("ready:");
+    let id = world.put_plain("k");
     world.wait_inbox(&id, "SENT");
     world.wait_outbox(&id, "PUBLISHED");
     assert_eq!(world.arrivals(&id), 1);
@@ -81,8 +82,9 @@ fn f10_an_outcome_that_cannot_be_written_is_kept_until_it_can() {
 fn f10_a_claim_whose_commit_fails_is_not_sent_on_and_comes_back() {
     for lie in ["writer-before-commit:2:3", "writer-commit-lies:2:1"] {
         let world = World::new();
-        let id = world.put_plain("k");
         let agent = world.agent_with(&[("ONCEWARD_FAIL_AT", lie)]);
+        agent.wait_log("ready:");
+        let id = world.put_plain("k");
         world.wait_inbox(&id, "SENT");
         assert_eq!(world.arrivals(&id), 1, "{lie}");
         agent.stop();
