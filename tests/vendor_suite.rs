@@ -4,6 +4,8 @@
 //! JSON rules, and BizPpurio. After every call the suite checks that at most one whole request came in and that no
 //! secret, number or text stands in the reply. Then follow the cases of the login alone.
 
+#![cfg(debug_assertions)] // `Sending::for_tests` exists in debug builds only
+
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
