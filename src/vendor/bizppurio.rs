@@ -1,143 +1,90 @@
-//! BizPpurio (Daou Technology), BIZAPI v3.11.1: login, `/v3/message`, and what its answers prove.
+//! BizPpurio (Daou Technology), BIZAPI v3.11.1: login, one `/v3/message` a message, and what its answers prove.
 //!
-//! The vendor does not deduplicate `refkey` and has no look-up by it, so the claim is the only guard. Its refusals come
-//! as HTTP 400 with a code in the body: the code decides, the status is a second hint.
+//! The vendor does not deduplicate `refkey` and has no look-up by it, so the claim is the only guard. It decides
+//! nothing, retries nothing and never logs in during a send. Encoding, decoding and both code tables are rooms of
+//! their own under `bizppurio/`.
 
-mod codes;
+pub mod codes;
+mod content;
+mod decode;
 mod encode;
+mod number;
+pub mod report_codes;
 
 use std::time::Duration;
 
 use base64::Engine;
 use serde_json::Value;
 
-use self::codes::{Class, look_up};
+use self::codes::Class;
 use super::client::{Answer, Client, ClientSettings, Exchange};
-use super::token::Tokens;
-use super::{Prepared, Unfit, Vendor, http, pace};
-use crate::clock::wall_ms;
+use super::token::{Issued, Tokens};
+use super::{Prepared, Unfit, Vendor, pace};
 use crate::config::{BizPpurioSettings, DestinationSettings, Secret};
 use crate::message::{Message, NotSentKind, NotSentProof, Outcome, Reply, Timing};
 use crate::store::inbox::Sending;
 
 /// A token's life by the document; the answer's `expired` may only shorten it.
-const TOKEN_LIFE: Duration = Duration::from_secs(86_400);
+const TOKEN_LIFE: Duration = Duration::from_secs(24 * 3600);
+/// Korean time; the zone of `expired` is not written, that of `sendtime` is (asked of the vendor).
+const KST: jiff::tz::Offset = jiff::tz::Offset::constant(9);
+/// Wait for the next turn, when another thread's answer made the token void between our look at it and our send.
+const TOKEN_LOST_WAIT: Duration = Duration::from_secs(1);
 
-/// One BizPpurio destination.
+/// Where a fact of the vendor's stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Source {
+    /// The document.
+    pub document: &'static str,
+    /// Its date, `YYYY-MM-DD`.
+    pub dated: &'static str,
+}
+
+/// One BizPpurio destination; shared by its threads.
 pub struct BizPpurio {
-    url: String,
+    token_url: String,
+    message_url: String,
     settings: BizPpurioSettings,
     client: Client,
     tokens: Tokens,
 }
 
 impl BizPpurio {
-    /// Builds the client.
+    /// Builds the client; opens no connection.
     pub fn new(
         destination: &DestinationSettings,
         settings: &BizPpurioSettings,
         client: &ClientSettings,
     ) -> Result<Self, String> {
-        let url = destination.url.trim_end_matches('/').to_owned();
-        Ok(Self { url, settings: settings.clone(), client: Client::new(client)?, tokens: Tokens::default() })
+        let base = destination.url.trim_end_matches('/');
+        Ok(Self {
+            token_url: format!("{base}/v1/token"),
+            message_url: format!("{base}/v3/message"),
+            settings: settings.clone(),
+            client: Client::new(client)?,
+            tokens: Tokens::default(),
+        })
     }
 
     /// One login. It carries no message, so whatever goes wrong is *not sent*.
-    fn login(&self) -> Result<(Secret, Duration), Box<Reply>> {
+    fn login(&self) -> Result<Issued, Box<Reply>> {
         let pair = format!("{}:{}", self.settings.account, self.settings.password.reveal());
         let basic = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair));
-        let headers = [("Authorization", basic.as_str()), ("Content-Type", "application/json")];
-        let (exchange, timing) = self.client.post_once(&format!("{}/v1/token", self.url), &headers, b"");
-        let refused = |kind, code: Option<String>, reason: String, status| {
-            Box::new(Reply {
-                outcome: Outcome::NotSent { kind, code, reason, proof: NotSentProof::vendor_only() },
-                http_status: status,
+        let headers =
+            [("Authorization", basic.as_str()), ("Content-Type", "application/json; charset=utf-8")];
+        let (exchange, timing) = self.client.post_once(&self.token_url, &headers, b"");
+        match exchange {
+            Exchange::Answered(answer) => read_login(&answer, timing),
+            Exchange::NotSent { reason, .. } => {
+                Err(login_failed(NotSentKind::Unreachable, None, &reason, None, timing))
+            }
+            Exchange::Unknown { status, reason } => Err(login_failed(
+                NotSentKind::Unreachable,
+                status.map(|status| status.to_string()),
+                &reason,
+                status,
                 timing,
-                pause: None,
-            })
-        };
-        let answer = match exchange {
-            Exchange::Answered(answer) => answer,
-            Exchange::NotSent { reason, .. } | Exchange::Unknown { reason, .. } => {
-                return Err(refused(NotSentKind::Unreachable, None, format!("login: {reason}"), None));
-            }
-        };
-        let body: Value = serde_json::from_slice(&answer.body).unwrap_or(Value::Null);
-        if let Some(token) =
-            body["accesstoken"].as_str().filter(|token| answer.status == 200 && !token.is_empty())
-        {
-            return Ok((Secret::new(token.to_owned()), life(&body)));
-        }
-        let code = code_of(&body);
-        let row = code.and_then(look_up);
-        let kind = match row.map(|row| row.class) {
-            Some(Class::Denied) => NotSentKind::Denied,
-            Some(Class::Throttled) => NotSentKind::Throttled(pace::retry_after(&answer, wall_ms())),
-            _ if answer.status == 429 => NotSentKind::Throttled(pace::retry_after(&answer, wall_ms())),
-            _ if matches!(answer.status, 401 | 403) => NotSentKind::Denied,
-            _ => NotSentKind::Unreachable,
-        };
-        let meaning = row.map_or("no token in the answer", |row| row.meaning);
-        let shown = code.map(|code| code.to_string());
-        Err(refused(
-            kind,
-            shown.clone(),
-            format!("login: HTTP {} code {}: {meaning}", answer.status, shown.as_deref().unwrap_or("-")),
-            Some(answer.status),
-        ))
-    }
-
-    fn classify(&self, answer: &Answer, reference: &str, token: &Secret) -> Outcome {
-        let status = answer.status;
-        let unknown = |code: Option<String>, why: &str| Outcome::Unknown {
-            code,
-            reason: format!("HTTP {status}: {why}"),
-        };
-        let not_sent = |kind, code: Option<String>, why: &str| Outcome::NotSent {
-            kind,
-            code,
-            reason: format!("HTTP {status}: {why}"),
-            proof: NotSentProof::vendor_only(),
-        };
-        let body = serde_json::from_slice::<Value>(&answer.body).unwrap_or(Value::Null);
-        let Some(code) = code_of(&body) else {
-            return match status {
-                // From something in front of the vendor: refused at the door.
-                401 | 403 => not_sent(NotSentKind::Refused, None, "refused at the door"),
-                307 | 308 => not_sent(NotSentKind::Refused, None, "moved; not followed"),
-                429 => not_sent(
-                    NotSentKind::Throttled(pace::retry_after(answer, wall_ms())),
-                    None,
-                    "too many requests",
-                ),
-                _ => unknown(None, "no code in the answer"),
-            };
-        };
-        let shown = Some(code.to_string());
-        if let Some(echo) = body["refkey"].as_str().filter(|echo| !echo.is_empty() && *echo != reference) {
-            let _ = echo;
-            return unknown(shown, "the answer is about another reference");
-        }
-        let Some(row) = look_up(code) else { return unknown(shown, "a code that is not in our table") };
-        match row.class {
-            Class::Accepted if (200..300).contains(&status) => Outcome::Accepted {
-                code: code.to_string(),
-                vendor_ref: body["messagekey"].as_str().map(|key| key.chars().take(100).collect()),
-            },
-            Class::Accepted => unknown(shown, "code 1000 with an error status"),
-            Class::Rejected => Outcome::Rejected { code: code.to_string(), reason: row.meaning.into() },
-            Class::TokenInvalid => {
-                self.tokens.forget(token);
-                not_sent(NotSentKind::Refused, shown, row.meaning)
-            }
-            Class::Denied => not_sent(NotSentKind::Denied, shown, row.meaning),
-            Class::Throttled => {
-                not_sent(NotSentKind::Throttled(pace::retry_after(answer, wall_ms())), shown, row.meaning)
-            }
-            Class::NoSuchUri => {
-                not_sent(NotSentKind::Denied, shown, "no such uri: the destination's url is wrong")
-            }
-            Class::Unknown => unknown(shown, row.meaning),
+            )),
         }
     }
 }
@@ -148,64 +95,164 @@ impl Vendor for BizPpurio {
     }
 
     fn ready(&self) -> Result<(), Box<Reply>> {
-        self.tokens.get(|| self.login()).map(|_| ())
+        self.tokens.renew(|| self.login())
     }
 
-    fn send(&self, sending: &Sending, _message: &Message, prepared: &Prepared) -> Reply {
+    fn send(&self, sending: &Sending, message: &Message, prepared: &Prepared) -> Reply {
+        super::must_be_claimed(sending, message);
         let Some(token) = self.tokens.at_hand() else {
-            // Another thread's answer made the token void since `ready`.
             return Reply {
                 outcome: Outcome::NotSent {
-                    kind: NotSentKind::Refused,
+                    kind: NotSentKind::Throttled(Some(TOKEN_LOST_WAIT)),
                     code: None,
-                    reason: "the token was renewed meanwhile".into(),
+                    reason: "the token became void just before the call; it is renewed first".to_owned(),
                     proof: NotSentProof::vendor_only(),
                 },
                 http_status: None,
                 timing: Timing::default(),
-                pause: None,
+                pause: Some(TOKEN_LOST_WAIT),
             };
         };
         let bearer = format!("Bearer {}", token.reveal());
-        let headers =
-            [("Authorization", bearer.as_str()), ("Content-Type", "application/json; charset=utf-8")];
-        let (exchange, timing) =
-            self.client.post_once(&format!("{}/v3/message", self.url), &headers, &prepared.body);
-        http::reply(exchange, timing, |answer| self.classify(answer, sending.message_id().as_str(), &token))
+        let mut headers =
+            vec![("Authorization", bearer.as_str()), ("Content-Type", "application/json; charset=utf-8")];
+        headers.extend(prepared.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        let (exchange, timing) = self.client.post_once(&self.message_url, &headers, &prepared.body);
+        super::reply(exchange, timing, |answer| {
+            let decoded = decode::message(answer, message.message_id.as_str());
+            if decoded.token_invalid {
+                self.tokens.forget(&token);
+            }
+            decoded.outcome
+        })
     }
 
     fn probe(&self) -> Result<String, String> {
-        let connected = self.client.connect_only(&self.url)?;
-        match self.tokens.get(|| self.login()) {
-            Ok(_) => Ok(format!("{connected}; login accepted")),
+        let connected = self.client.connect_only(&self.token_url)?;
+        match self.tokens.renew(|| self.login()) {
+            Ok(()) => Ok(format!("{connected}; login accepted")),
             Err(reply) => match reply.outcome {
                 Outcome::NotSent { reason, .. } => Err(reason),
-                _ => Err("the login failed".into()),
+                // `login` makes no other outcome.
+                _ => Err("login failed".to_owned()),
             },
         }
     }
 }
 
-/// `code` comes as a number and as a string.
-fn code_of(body: &Value) -> Option<u16> {
-    match &body["code"] {
-        Value::Number(number) => number.as_u64().and_then(|code| u16::try_from(code).ok()),
-        Value::String(text) => text.trim().parse().ok(),
-        _ => None,
+fn read_login(answer: &Answer, timing: Timing) -> Result<Issued, Box<Reply>> {
+    let json = decode::body(answer).unwrap_or(Value::Null);
+    if (200..300).contains(&answer.status)
+        && let Some(token) = json.get("accesstoken").and_then(Value::as_str)
+        && !token.is_empty()
+        && token.bytes().all(|byte| byte.is_ascii_graphic())
+    {
+        let expired = json.get("expired").and_then(Value::as_str);
+        return Ok(Issued {
+            token: Secret::new(token.to_owned()),
+            life: life(expired, pace::their_now_ms(answer)),
+        });
+    }
+    let row = decode::code(&json).and_then(codes::look_up);
+    let kind = match row.map(|row| row.class) {
+        Some(Class::Throttled) => NotSentKind::Throttled(pace::wait_after_refusal(answer)),
+        Some(Class::Denied) => NotSentKind::Denied,
+        _ if answer.status == 429 => NotSentKind::Throttled(pace::wait_after_refusal(answer)),
+        // Anything odd: a proxy's page, half an answer, a code that has no place here. Tried again by the probe.
+        _ => NotSentKind::Unreachable,
+    };
+    let why = match row {
+        Some(row) => format!("code {}: {}", row.code, row.meaning),
+        None => format!("status {} and no token in the answer", answer.status),
+    };
+    let code = row.map_or(answer.status, |row| row.code).to_string();
+    let mut failed = login_failed(kind, Some(code), &why, Some(answer.status), timing);
+    failed.pause = match kind {
+        NotSentKind::Throttled(Some(wait)) => Some(wait),
+        _ => pace::pause(answer),
+    };
+    Err(failed)
+}
+
+fn login_failed(
+    kind: NotSentKind,
+    code: Option<String>,
+    why: &str,
+    http_status: Option<u16>,
+    timing: Timing,
+) -> Box<Reply> {
+    let reason = format!("login: {why}");
+    let outcome = Outcome::NotSent { kind, code, reason, proof: NotSentProof::vendor_only() };
+    Box::new(Reply { outcome, http_status, timing, pause: None })
+}
+
+/// The earlier of 24 h and `expired`, read as Korean time against the vendor's own clock.
+fn life(expired: Option<&str>, now_ms: i64) -> Duration {
+    let ends_ms = expired
+        .and_then(|text| jiff::civil::DateTime::strptime("%Y%m%d%H%M%S", text).ok())
+        .and_then(|civil| KST.to_timestamp(civil).ok())
+        .map(jiff::Timestamp::as_millisecond);
+    match ends_ms.map(|ends_ms| ends_ms.saturating_sub(now_ms)) {
+        Some(left_ms) if left_ms > 0 => TOKEN_LIFE.min(Duration::from_millis(left_ms.unsigned_abs())),
+        // Over before it began: a clock or our guess of the zone is off. The vendor's 3002 is the truth.
+        _ => TOKEN_LIFE,
     }
 }
 
-/// The earlier of 24 h and `expired`, which is taken for Korean time (its zone is not written).
-fn life(body: &Value) -> Duration {
-    let seoul = jiff::tz::TimeZone::get("Asia/Seoul").unwrap_or(jiff::tz::TimeZone::UTC);
-    let expires = body["expired"]
-        .as_str()
-        .and_then(|text| jiff::civil::DateTime::strptime("%Y%m%d%H%M%S", text).ok())
-        .and_then(|civil| civil.to_zoned_datetime(seoul).ok())
-        .map(|at| at.timestamp().as_millisecond().saturating_sub(wall_ms()));
-    match expires {
-        // In the past: this machine's clock or our guess of the zone is off; the vendor's 3002 is the truth.
-        Some(left) if left > 0 => TOKEN_LIFE.min(Duration::from_millis(left as u64)),
-        _ => TOKEN_LIFE,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_lives_until_the_earlier_of_24_hours_and_expired_in_korean_time() {
+        // 2026-07-20 12:00:00 UTC is 21:00:00 in Korea, whatever this machine's zone is.
+        let now: jiff::Timestamp = "2026-07-20T12:00:00Z".parse().expect("a time");
+        let check = |expired: Option<&str>, seconds: u64| {
+            assert_eq!(life(expired, now.as_millisecond()), Duration::from_secs(seconds), "{expired:?}");
+        };
+        check(Some("20260720220000"), 3600);
+        check(Some("20260721210000"), 86_400);
+        check(Some("20260801000000"), 86_400);
+        check(Some("20260720205959"), 86_400);
+        check(Some("soon"), 86_400);
+        check(None, 86_400);
+    }
+
+    fn login(status: u16, body: &str) -> Result<String, Outcome> {
+        let answer = Answer { status, body: body.into(), framed: true, headers: Vec::new() };
+        match read_login(&answer, Timing::default()) {
+            Ok(issued) => Ok(issued.token.reveal().to_owned()),
+            Err(reply) => Err(reply.outcome),
+        }
+    }
+
+    #[test]
+    fn whatever_a_login_says_is_a_token_or_not_sent() {
+        assert_eq!(login(200, r#"{"accesstoken":"abc","type":"Bearer"}"#), Ok("abc".into()));
+        let kind = |status, body: &str| match login(status, body) {
+            Err(Outcome::NotSent { kind, .. }) => kind,
+            other => panic!("{other:?}"),
+        };
+        for code in [3000, 3001, 3003, 3004, 3006, 3007, 3009, 3010] {
+            assert_eq!(kind(400, &format!(r#"{{"code":{code}}}"#)), NotSentKind::Denied, "{code}");
+            assert_eq!(kind(400, &format!(r#"{{"code":"{code}"}}"#)), NotSentKind::Denied, "{code}");
+        }
+        assert_eq!(kind(429, r#"{"code":5002}"#), NotSentKind::Throttled(None));
+        assert_eq!(kind(429, "<html>"), NotSentKind::Throttled(None));
+        for (status, body) in [
+            (200, "{}"),
+            (200, ""),
+            (200, r#"{"accesstoken":""}"#),
+            (200, r#"{"accesstoken":"line\nend"}"#),
+            (200, r#"{"accesstoken":7}"#),
+            (400, r#"{"accesstoken":"abc"}"#),
+            (400, r#"{"code":9999}"#),
+            (400, r#"{"code":3002}"#),
+            (401, ""),
+            (500, r#"{"code":9000}"#),
+            (302, ""),
+        ] {
+            assert_eq!(kind(status, body), NotSentKind::Unreachable, "{status} {body}");
+        }
     }
 }

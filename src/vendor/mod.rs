@@ -12,8 +12,9 @@ pub mod token;
 
 use std::sync::Arc;
 
+use self::client::{Answer, Exchange};
 use crate::config::{DestinationSettings, VendorSettings};
-use crate::message::{Message, Outcome, Reply};
+use crate::message::{Message, NotSentKind, Outcome, Reply, Timing};
 use crate::store::inbox::Sending;
 
 /// A request made ready by [`Vendor::prepare`]; its content is the adapter's own.
@@ -30,6 +31,13 @@ pub struct Prepared {
 pub struct Unfit {
     /// For people, without number or text, with the measured size where size is the matter.
     pub reason: String,
+}
+
+impl Unfit {
+    /// Wraps a reason that names fields and sizes, never a number or a text.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into() }
+    }
 }
 
 /// One vendor API behind one destination.
@@ -60,11 +68,17 @@ pub trait Vendor: Send + Sync {
 
 /// Whether an outcome says something about the destination rather than the message.
 pub fn is_about_the_destination(outcome: &Outcome) -> bool {
-    use crate::message::NotSentKind as K;
-    matches!(outcome, Outcome::NotSent { kind: K::Unreachable | K::Throttled(_) | K::Denied, .. })
+    matches!(
+        outcome,
+        Outcome::NotSent {
+            kind: NotSentKind::Unreachable | NotSentKind::Throttled(_) | NotSentKind::Denied,
+            ..
+        }
+    )
 }
 
-/// The adapter of a destination; fails on what only the adapter can check (template, CA file).
+/// The adapter of a destination; fails on what only the adapter can check (template, headers, CA file), with a text
+/// for people that holds no secret. Opens no connection.
 pub fn build(settings: &DestinationSettings) -> Result<Arc<dyn Vendor>, String> {
     let client = client::ClientSettings {
         timeout: settings.timeout,
@@ -78,4 +92,30 @@ pub fn build(settings: &DestinationSettings) -> Result<Arc<dyn Vendor>, String> 
         VendorSettings::Http(http) => Arc::new(http::Http::new(settings, http, &client)?),
         VendorSettings::BizPpurio(biz) => Arc::new(bizppurio::BizPpurio::new(settings, biz, &client)?),
     })
+}
+
+/// An exchange as a reply; `read` is asked about whole answers only.
+fn reply(exchange: Exchange, timing: Timing, read: impl FnOnce(&Answer) -> Outcome) -> Reply {
+    let (outcome, http_status, pause) = match exchange {
+        Exchange::NotSent { reason, proof } => {
+            (Outcome::NotSent { kind: NotSentKind::Unreachable, code: None, reason, proof }, None, None)
+        }
+        Exchange::Unknown { status, reason } => {
+            (Outcome::Unknown { code: status.map(|status| status.to_string()), reason }, status, None)
+        }
+        Exchange::Answered(answer) => {
+            let outcome = read(&answer);
+            let pause = match &outcome {
+                Outcome::NotSent { kind: NotSentKind::Throttled(Some(wait)), .. } => Some(*wait),
+                _ => pace::pause(&answer),
+            };
+            (outcome, Some(answer.status), pause)
+        }
+    };
+    Reply { outcome, http_status, timing, pause }
+}
+
+/// A claim for one message may not pay for another: a mix-up is our bug, and the worker records the panic as unknown.
+fn must_be_claimed(sending: &Sending, message: &Message) {
+    assert_eq!(sending.message_id(), &message.message_id, "the claim is for another message");
 }
