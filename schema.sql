@@ -4,6 +4,7 @@
 -- Times are UTC milliseconds (`_ms`). State names are the capitals of src/lifecycle.rs.
 -- The outbox part is read and written by any SQLite from 3.26 on (distribution shells, Python, PHP): no STRICT,
 -- no generated columns, no RETURNING, no function newer than that in it.
+-- State lists are chains of OR, not IN: SQLite builds a table for an IN list at each run of a trigger or CHECK.
 
 -- part: outbox
 -- Lives in outbox.db, or in an application's own file. Producers insert; the relay writes the rest.
@@ -57,11 +58,11 @@ CREATE TABLE outbox (
   CONSTRAINT not_before_ms_is_an_integer        CHECK (typeof(not_before_ms) = 'integer'),
   CONSTRAINT expires_at_ms_is_an_integer        CHECK (expires_at_ms IS NULL OR typeof(expires_at_ms) = 'integer'),
   CONSTRAINT traceparent_has_at_most_200_characters CHECK (traceparent IS NULL OR length(traceparent) <= 200),
-  CONSTRAINT status_is_known CHECK (status IN ('PENDING', 'PUBLISHING', 'PUBLISHED', 'SKIPPED', 'EXPIRED', 'PARKED', 'HELD', 'FAILED')),
+  CONSTRAINT status_is_known CHECK (status = 'PENDING' OR status = 'PUBLISHING' OR status = 'PUBLISHED' OR status = 'SKIPPED' OR status = 'EXPIRED' OR status = 'PARKED' OR status = 'HELD' OR status = 'FAILED'),
   CONSTRAINT attempts_is_a_count                CHECK (typeof(attempts) = 'integer' AND attempts >= 0),
   CONSTRAINT only_publishing_has_an_owner       CHECK ((status = 'PUBLISHING') = (claimed_by IS NOT NULL)),
   CONSTRAINT owner_and_lease_go_together        CHECK ((claimed_by IS NULL) = (claimed_until_ms IS NULL)),
-  CONSTRAINT only_final_states_are_closed       CHECK ((status IN ('PUBLISHED', 'SKIPPED', 'EXPIRED', 'FAILED')) = (closed_at_ms IS NOT NULL)),
+  CONSTRAINT only_final_states_are_closed       CHECK ((status = 'PUBLISHED' OR status = 'SKIPPED' OR status = 'EXPIRED' OR status = 'FAILED') = (closed_at_ms IS NOT NULL)),
   CONSTRAINT blocked_is_0_or_1                  CHECK (blocked IN (0, 1))
 );
 
@@ -139,10 +140,20 @@ BEGIN
 END;
 
 CREATE TRIGGER outbox_move BEFORE UPDATE OF status ON outbox
-WHEN OLD.status <> NEW.status AND (OLD.status || '>' || NEW.status) NOT IN (
-  'PENDING>PUBLISHING', 'PUBLISHING>PUBLISHED', 'PUBLISHING>PENDING', 'PENDING>SKIPPED', 'PUBLISHING>SKIPPED',
-  'PENDING>EXPIRED', 'PUBLISHING>EXPIRED', 'PUBLISHING>PARKED', 'PARKED>PENDING', 'HELD>PENDING', 'PENDING>HELD',
-  'PARKED>FAILED', 'HELD>FAILED')
+WHEN OLD.status <> NEW.status AND NOT (
+  (OLD.status = 'PENDING' AND NEW.status = 'PUBLISHING')
+  OR (OLD.status = 'PUBLISHING' AND NEW.status = 'PUBLISHED')
+  OR (OLD.status = 'PUBLISHING' AND NEW.status = 'PENDING')
+  OR (OLD.status = 'PENDING' AND NEW.status = 'SKIPPED')
+  OR (OLD.status = 'PUBLISHING' AND NEW.status = 'SKIPPED')
+  OR (OLD.status = 'PENDING' AND NEW.status = 'EXPIRED')
+  OR (OLD.status = 'PUBLISHING' AND NEW.status = 'EXPIRED')
+  OR (OLD.status = 'PUBLISHING' AND NEW.status = 'PARKED')
+  OR (OLD.status = 'PARKED' AND NEW.status = 'PENDING')
+  OR (OLD.status = 'HELD' AND NEW.status = 'PENDING')
+  OR (OLD.status = 'PENDING' AND NEW.status = 'HELD')
+  OR (OLD.status = 'PARKED' AND NEW.status = 'FAILED')
+  OR (OLD.status = 'HELD' AND NEW.status = 'FAILED'))
 BEGIN
   SELECT RAISE(ABORT, 'onceward: this change of status is not allowed; use onceward hold, release or cancel (and settle for ERROR)');
 END;
@@ -231,7 +242,7 @@ CREATE TABLE inbox (
   finished_at_ms INTEGER,
   settled_by     TEXT,                              -- worker, start, sweeper, report, look-up, or a person
   UNIQUE (consumer, message_id),
-  CONSTRAINT status_is_known CHECK (status IN ('SENDING', 'SENT', 'FAILED', 'ERROR')),
+  CONSTRAINT status_is_known CHECK (status = 'SENDING' OR status = 'SENT' OR status = 'FAILED' OR status = 'ERROR'),
   CONSTRAINT delivery_is_known CHECK (delivery IS NULL OR delivery IN ('DELIVERED', 'UNDELIVERED')),
   CONSTRAINT only_sending_is_unfinished CHECK ((status = 'SENDING') = (finished_at_ms IS NULL))
 ) STRICT;
@@ -239,8 +250,12 @@ CREATE INDEX inbox_sending ON inbox (claimed_at_ms) WHERE status = 'SENDING';
 CREATE INDEX inbox_error ON inbox (finished_at_ms) WHERE status = 'ERROR';
 
 CREATE TRIGGER inbox_move BEFORE UPDATE OF status ON inbox
-WHEN OLD.status <> NEW.status AND (OLD.status || '>' || NEW.status) NOT IN (
-  'SENDING>SENT', 'SENDING>FAILED', 'SENDING>ERROR', 'ERROR>SENT', 'ERROR>FAILED')
+WHEN OLD.status <> NEW.status AND NOT (
+  (OLD.status = 'SENDING' AND NEW.status = 'SENT')
+  OR (OLD.status = 'SENDING' AND NEW.status = 'FAILED')
+  OR (OLD.status = 'SENDING' AND NEW.status = 'ERROR')
+  OR (OLD.status = 'ERROR' AND NEW.status = 'SENT')
+  OR (OLD.status = 'ERROR' AND NEW.status = 'FAILED'))
 BEGIN
   SELECT RAISE(ABORT, 'onceward: this change of status is not allowed; use onceward settle');
 END;
@@ -266,7 +281,7 @@ CREATE TABLE attempt (
   reason        TEXT,
   claimed_by    TEXT NOT NULL,
   traceparent   TEXT,
-  CONSTRAINT outcome_is_known CHECK (outcome IN ('ACCEPTED', 'REJECTED', 'NOT_SENT', 'UNKNOWN'))
+  CONSTRAINT outcome_is_known CHECK (outcome = 'ACCEPTED' OR outcome = 'REJECTED' OR outcome = 'NOT_SENT' OR outcome = 'UNKNOWN')
 ) STRICT;
 CREATE INDEX attempt_message ON attempt (message_id);
 

@@ -144,6 +144,8 @@ fn open(path: &Path, flags: OpenFlags) -> Result<Connection, DbError> {
 fn prepare_writer(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(64);
+    // Plans do not depend on bound values: else SQLite prepares the claim anew at each run.
+    let _stable = connection.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     let synchronous = match durability {
         Durability::Full => 2,
         Durability::Normal => 1,

@@ -21,6 +21,8 @@ enum Reference {
     Short(u8, [u8; INLINE_BYTES]),
     Long(Box<[u8]>),
 }
+// What the header promises about memory.
+const _: () = assert!(size_of::<(Reference, Counts)>() == 40);
 
 impl Reference {
     fn new(text: &str) -> Self {

@@ -1,479 +1,382 @@
-//! The sandbox's transport: accepts, reads requests, applies faults on the wire. Knows no vendor's format.
+//! One thread for each connection: read a request, count it, ask for a fault, answer (or not).
+//!
+//! The order matters to whoever counts: a whole request is in the ledger before anything else happens to it.
 
-use std::collections::HashMap;
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::SandboxOptions;
-use super::faults::{Action, Cut, Facts, Faults, Rule, Stage, When};
-use super::ledger::Ledger;
-use super::vendor::Vendor;
+use super::reports::{self, Accepted};
+use super::rule::{Action, Cut, Facts, ReportPlan, Rule, Stage, When};
+use super::wire::{Answer, Broken, Head, Incoming, Method};
+use super::{State, bizppurio, control, generic};
 
-const HEAD_BYTES_MAX: usize = 16 * 1024;
-const BODY_BYTES_MAX: usize = 1024 * 1024;
-const CONNECTIONS_MAX: usize = 1024;
+/// Longest time from a request's first byte to its last.
+const WHOLE_REQUEST: Duration = Duration::from_secs(10);
+/// Longest wait for a client that does not read its answer.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The server; shared by its threads.
-pub(super) struct Server {
-    addr: SocketAddr,
-    options: SandboxOptions,
-    ledger: Ledger,
-    faults: Faults,
-    vendor: Vendor,
-    stop: AtomicBool,
-    refusing: Mutex<bool>,
-    changed: Condvar,
-    connections: Mutex<HashMap<u64, TcpStream>>,
-    next: AtomicU64,
+/// How a connection ends.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum End {
+    Fin,
+    Rst,
 }
 
-/// A whole request.
-pub(super) struct Request {
-    pub(super) method: String,
-    pub(super) path: String,
-    pub(super) headers: Vec<(String, String)>,
-    pub(super) body: Vec<u8>,
-}
-
-impl Request {
-    pub(super) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+/// Serves one connection to its end.
+pub(super) fn serve(state: &State, stream: &TcpStream) {
+    // Errors here mean that the peer is gone; there is nobody to tell.
+    if stream.set_nodelay(true).is_err() || stream.set_write_timeout(Some(WRITE_TIMEOUT)).is_err() {
+        return;
     }
-    /// A query parameter, without percent-decoding.
-    pub(super) fn query(&self, name: &str) -> Option<&str> {
-        let (_, query) = self.path.split_once('?')?;
-        query
-            .split('&')
-            .find_map(|pair| pair.split_once('=').filter(|(key, _)| *key == name).map(|(_, value)| value))
+    if requests(state, stream) == End::Rst
+        && let Err(error) = rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO))
+    {
+        log::warn!("sandbox: a connection could not be reset: {error}");
     }
 }
 
-/// An answer before any fault.
-pub(super) struct Response {
-    pub(super) status: u16,
-    pub(super) headers: Vec<(String, String)>,
-    pub(super) body: Vec<u8>,
-}
-
-impl Response {
-    pub(super) fn json(status: u16, body: impl Into<Vec<u8>>) -> Self {
-        Self { status, headers: Vec::new(), body: body.into() }
+fn requests(state: &State, stream: &TcpStream) -> End {
+    if let Some(rule) = state.faults.decide(Stage::Accept, &Facts::default()) {
+        state.pause(rule.delay);
+        return ending(&rule.then);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Server {
-    pub(super) fn start(options: SandboxOptions) -> std::io::Result<Arc<Self>> {
-        if !options.listen.ip().is_loopback() {
-            return Err(std::io::Error::new(
-                std::io::ErrorKind::InvalidInput,
-                "the sandbox listens on a loopback address only",
-            ));
-        }
-        let listener = TcpListener::bind(options.listen)?;
-        let server = Arc::new(Self {
-            addr: listener.local_addr()?,
-            faults: Faults::new(options.faults.clone(), 1),
-            vendor: Vendor::new(&options),
-            options,
-            ledger: Ledger::default(),
-            stop: AtomicBool::new(false),
-            refusing: Mutex::new(false),
-            changed: Condvar::new(),
-            connections: Mutex::default(),
-            next: AtomicU64::new(0),
-        });
-        let of_thread = server.clone();
-        crate::thread::spawn("sandbox", move || of_thread.accept(listener))?;
-        Ok(server)
-    }
-
-    pub(super) fn addr(&self) -> SocketAddr {
-        self.addr
-    }
-    pub(super) fn ledger(&self) -> &Ledger {
-        &self.ledger
-    }
-    pub(super) fn set_faults(&self, rules: Vec<Rule>) {
-        self.faults.set(rules);
-    }
-
-    pub(super) fn refuse(&self, refuse: bool) {
-        let was = std::mem::replace(&mut *lock(&self.refusing), refuse);
-        self.changed.notify_all();
-        if refuse && !was {
-            let _ = TcpStream::connect(self.addr); // wakes `accept`, which then drops the listener
-            self.end_connections();
-            // Returns when it is true: nobody is let in any more.
-            while !self.stop.load(Ordering::Relaxed) && TcpStream::connect(self.addr).is_ok() {
-                std::thread::sleep(Duration::from_millis(1));
+    let Ok(mut incoming) = Incoming::new(stream, state.options.idle, WHOLE_REQUEST) else { return End::Fin };
+    let mut out = Vec::with_capacity(1024);
+    while !state.gate.is_closed() {
+        let head = match incoming.head() {
+            Ok(head) => head,
+            Err(Broken::Gone) => return End::Fin,
+            Err(Broken::Bad(status, why)) => return refuse_to_read(stream, status, why, &mut out),
+        };
+        let carries_message = carries_message(&head);
+        let facts = Facts { path: head.path(), reference: &head.reference, recipient: "", carries_message };
+        // Never on the way to `/__sandbox/`, or a rule for every path could not be taken back.
+        let early = (!head.path().starts_with(control::PREFIX)).then_some(Stage::Head);
+        if let Some(rule) = early.and_then(|stage| state.faults.decide(stage, &facts)) {
+            if carries_message {
+                state.ledger.head_only(&head.reference);
             }
-        } else if !refuse && was {
-            while !self.stop.load(Ordering::Relaxed) && TcpStream::connect(self.addr).is_err() {
-                std::thread::sleep(Duration::from_millis(1));
+            state.pause(rule.delay);
+            return ending(&rule.then);
+        }
+        let Ok(body) = incoming.body(&head) else {
+            if carries_message {
+                state.ledger.head_only(&head.reference);
+            }
+            return End::Fin;
+        };
+        let (answer, rule) = respond(state, &head, body);
+        if let Some(end) = carry_out(state, stream, &head, &answer, rule.as_deref(), &mut out) {
+            return end;
+        }
+        incoming.done(&head);
+    }
+    End::Fin
+}
+
+fn ending(action: &Action) -> End {
+    if matches!(action, Action::Reset(_)) { End::Rst } else { End::Fin }
+}
+
+/// Everything that is posted is a message, except to the vendor's other calls and to the sandbox itself.
+fn carries_message(head: &Head) -> bool {
+    let path = head.path();
+    head.method == Method::Post
+        && !path.starts_with(control::PREFIX)
+        && !matches!(path, "/v1/token" | "/v1/result/request" | "/v1/result/confirm" | "/v2/report")
+}
+
+/// Answers a request that could not be read, and lets the answer out before the connection is closed over
+/// unread bytes (which would reset it).
+fn refuse_to_read(mut stream: &TcpStream, status: u16, why: &str, out: &mut Vec<u8>) -> End {
+    Answer::text(status, format!("{why}\n")).write_whole(out, false);
+    if stream.write_all(out).is_ok() && stream.shutdown(Shutdown::Write).is_ok() {
+        let _ = stream.set_read_timeout(Some(Duration::from_millis(200)));
+        let mut rest = [0; 4096];
+        for _ in 0..64 {
+            if !matches!(stream.read(&mut rest), Ok(count) if count > 0) {
+                break;
             }
         }
     }
+    End::Fin
+}
 
-    pub(super) fn stop(&self) {
-        if !self.stop.swap(true, Ordering::SeqCst) {
-            self.changed.notify_all();
-            let _ = TcpStream::connect(self.addr);
-            self.end_connections();
+/// The answer that will be given where it is given whole, and the rule that met the request.
+fn respond(state: &State, head: &Head, body: &[u8]) -> (Answer, Option<Arc<Rule>>) {
+    let path = head.path();
+    if path.starts_with(control::PREFIX) {
+        return (control::answer(state, head, body), None);
+    }
+    if carries_message(head) {
+        return respond_to_message(state, head, body);
+    }
+    let rule = state.faults.decide(Stage::Read, &Facts { path, ..Facts::default() });
+    let code = |code| bizppurio::code_answer(code, state.options.code_as_text, "", None);
+    let mut answer = match (head.method, path) {
+        (Method::Post, "/v1/token") => match state.account.token(head.authorization.as_deref()) {
+            Ok(answer) => {
+                state.ledger.token();
+                answer
+            }
+            Err(refused) => code(refused),
+        },
+        (Method::Post, _) => match state.account.bearer(head.authorization.as_deref(), None) {
+            Err(refused) => code(refused),
+            Ok(()) => result_call(state, path, body).unwrap_or_else(code),
+        },
+        (Method::Get, "/") => Answer::text(200, WELCOME),
+        (Method::Get, "/healthz") => Answer::text(200, "ok\n"),
+        _ => code(5001),
+    };
+    if head.method == Method::Post {
+        let (within, lines) = state.account.rate();
+        if !within {
+            answer = code(5002);
+        }
+        answer.headers.push_str(&lines);
+    }
+    (shaped(state, answer, rule.as_deref(), ""), rule)
+}
+
+/// The calls about results; `Err` is the vendor's code.
+fn result_call(state: &State, path: &str, body: &[u8]) -> Result<Answer, u16> {
+    let fields: serde_json::Value = serde_json::from_slice(body).map_err(|_| 3014_u16)?;
+    match path {
+        "/v1/result/request" => {
+            let code = if state.options.code_as_text { "\"1000\"" } else { "1000" };
+            let reports = serde_json::Value::Array(state.reports.poll());
+            Ok(Answer::json(
+                200,
+                format!("{{\"code\":{code},\"description\":\"success\",\"report\":{reports}}}"),
+            ))
+        }
+        "/v1/result/confirm" => {
+            let list = fields.get("msgid").and_then(serde_json::Value::as_array).ok_or(3014_u16)?;
+            state.reports.confirm(list.iter().filter_map(|entry| entry.get("msgid")?.as_str()));
+            Err(1000)
+        }
+        _ => {
+            let key = fields.get("messagekey").and_then(serde_json::Value::as_str).ok_or(3014_u16)?;
+            Err(state.reports.post_again(key))
         }
     }
+}
 
-    fn end_connections(&self) {
-        for stream in lock(&self.connections).values() {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
-    }
-
-    fn accept(self: Arc<Self>, listener: TcpListener) {
-        let mut listener = Some(listener);
-        while !self.stop.load(Ordering::Relaxed) {
-            if *lock(&self.refusing) {
-                listener = None;
-                let guard = lock(&self.refusing);
-                let _unused = self.changed.wait_timeout_while(guard, Duration::from_secs(1), |refusing| {
-                    *refusing && !self.stop.load(Ordering::Relaxed)
+/// Counts the message, asks for a fault, and takes the message where vendor and fault agree to.
+fn respond_to_message(state: &State, head: &Head, body: &[u8]) -> (Answer, Option<Arc<Rule>>) {
+    let path = head.path();
+    let vendor = path == "/v3/message";
+    let (sent, generic) = if vendor {
+        (bizppurio::read(body), None)
+    } else {
+        (Default::default(), Some(generic::read(&head.reference, body)))
+    };
+    let (reference, recipient) = match &generic {
+        Some(generic) => (generic.reference.as_str(), generic.recipient.as_str()),
+        None => (sent.reference.as_str(), sent.recipient.as_str()),
+    };
+    let arrived = state.ledger.arrive(reference, recipient);
+    let facts = Facts { path, reference, recipient, carries_message: true };
+    let rule = state
+        .faults
+        .decide(Stage::Read, &facts)
+        .or_else(|| state.magic.as_ref().and_then(|magic| magic.decide(recipient, arrived)));
+    let (within, rate_lines) = if vendor { state.account.rate() } else { (true, String::new()) };
+    let verdict = match vendor {
+        _ if !within => Err(5002),
+        true => state.account.may_send(head.authorization.as_deref(), &sent),
+        false => Ok(()),
+    };
+    let taken = verdict.is_ok() && rule.as_deref().is_none_or(Rule::accepts);
+    let mut answer = match verdict {
+        Err(code) => bizppurio::code_answer(code, state.options.code_as_text, reference, None),
+        Ok(()) if !taken => Answer::json(200, "{}".to_owned()),
+        Ok(()) => {
+            state.ledger.accept();
+            if vendor {
+                let (media, delivered_code) = reports::media(&sent.message_type);
+                let key = state.reports.accept(Accepted {
+                    reference: reference.into(),
+                    recipient: recipient.into(),
+                    user_info: sent.user_info.as_deref().map(Into::into),
+                    media,
+                    delivered_code,
+                    plan: rule.as_deref().map_or(ReportPlan::default(), |rule| rule.report),
                 });
-                continue;
-            }
-            let Some(open) = &listener else {
-                listener = TcpListener::bind(self.addr).ok();
-                if listener.is_none() {
-                    std::thread::sleep(Duration::from_millis(2));
-                }
-                continue;
-            };
-            let Ok((stream, _)) = open.accept() else {
-                std::thread::sleep(Duration::from_millis(5)); // EMFILE and the like: live on
-                continue;
-            };
-            if self.stop.load(Ordering::Relaxed) || *lock(&self.refusing) {
-                continue;
-            }
-            let id = self.next.fetch_add(1, Ordering::Relaxed);
-            if let Ok(copy) = stream.try_clone() {
-                let mut connections = lock(&self.connections);
-                if connections.len() >= CONNECTIONS_MAX {
-                    continue;
-                }
-                connections.insert(id, copy);
-            }
-            let server = self.clone();
-            let spawned = crate::thread::spawn("sandbox-conn", move || {
-                server.serve(stream);
-                lock(&server.connections).remove(&id);
-            });
-            if spawned.is_err() {
-                lock(&self.connections).remove(&id);
+                bizppurio::code_answer(1000, state.options.code_as_text, reference, Some(&key))
+            } else {
+                generic::accepted(state.next_number(), state.options.code_as_text)
             }
         }
+    };
+    answer.headers.push_str(&rate_lines);
+    let answer = shaped(state, answer, rule.as_deref(), reference);
+    let told = rule.as_deref().is_none_or(|rule| answers_plainly(&rule.then));
+    if answer.refusal && told {
+        state.ledger.refuse(reference);
     }
+    (answer, rule)
+}
 
-    fn serve(&self, mut stream: TcpStream) {
-        self.ledger.connection();
-        let _ = stream.set_nodelay(true);
-        if let Some(rule) = self.faults.decide(Stage::Accept, &Facts::default()) {
-            self.pause(rule.delay);
-            return end(&stream, matches!(rule.then, Action::Reset(_)));
-        }
-        let mut buffer = Vec::with_capacity(4096);
-        while let Some(request) = self.read(&mut stream, &mut buffer) {
-            if !self.answer(&mut stream, &request) {
-                return;
+/// Whether the answer reaches the client in one piece and in time.
+fn answers_plainly(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::Usual
+            | Action::Status { .. }
+            | Action::VendorCode(_)
+            | Action::Html(_)
+            | Action::Redirect { .. }
+            | Action::Close(When::Answer | When::Idle(_))
+            | Action::Reset(When::Idle(_))
+    )
+}
+
+/// The answer as the rule wants it.
+fn shaped(state: &State, usual: Answer, rule: Option<&Rule>, reference: &str) -> Answer {
+    let Some(rule) = rule else { return usual };
+    match &rule.then {
+        Action::Status { status, headers, body } => {
+            let mut answer = Answer::json(*status, body.clone().unwrap_or_else(|| "{}".to_owned()));
+            for (name, value) in headers {
+                answer.header(name, value);
             }
+            answer.refusal = (400..500).contains(status) && *status != 408;
+            answer
         }
+        Action::VendorCode(code) => {
+            let mut answer = bizppurio::code_answer(*code, state.options.code_as_text, reference, None);
+            answer
+                .headers
+                .push_str("RateLimit-Limit: 1000\r\nRateLimit-Remaining: 999\r\nRateLimit-Reset: 0.299\r\n");
+            answer
+        }
+        Action::Html(status) => {
+            let phrase = super::wire::reason(*status);
+            let mut answer = Answer::text(
+                *status,
+                format!(
+                    "<html><head><title>{status} {phrase}</title></head><body>{phrase}</body></html>\r\n"
+                ),
+            );
+            answer.headers = "Content-Type: text/html\r\n".to_owned();
+            answer
+        }
+        Action::Redirect { status, location } => {
+            let mut answer = Answer::text(*status, "");
+            match location {
+                Some(url) => answer.header("Location", url),
+                None => answer.header("Location", &format!("http://{}/redirected", state.gate.address())),
+            }
+            answer.refusal = matches!(status, 307 | 308);
+            answer
+        }
+        _ => usual,
     }
+}
 
-    /// One whole request, or `None` at the end of the connection or on nonsense.
-    fn read(&self, stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Request> {
-        let (head, mut request) = loop {
-            let mut headers = [httparse::EMPTY_HEADER; 64];
-            let mut parsed = httparse::Request::new(&mut headers);
-            match parsed.parse(buffer) {
-                Ok(httparse::Status::Complete(length)) => {
-                    let request = Request {
-                        method: parsed.method?.to_owned(),
-                        path: parsed.path?.to_owned(),
-                        headers: parsed
-                            .headers
-                            .iter()
-                            .map(|header| {
-                                (
-                                    header.name.to_ascii_lowercase(),
-                                    String::from_utf8_lossy(header.value).into_owned(),
-                                )
-                            })
-                            .collect(),
-                        body: Vec::new(),
-                    };
-                    break (length, request);
-                }
-                Ok(httparse::Status::Partial) if buffer.len() < HEAD_BYTES_MAX => more(stream, buffer)?,
-                _ => {
-                    let _ = stream.write_all(
-                        b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-                    );
-                    return None;
-                }
-            }
-        };
-        let reference = request.header("x-reference").unwrap_or_default().to_owned();
-        let length = request
-            .header("content-length")
-            .map_or(Some(0), |text| text.parse::<usize>().ok())
-            .filter(|length| *length <= BODY_BYTES_MAX)?;
-        let facts = Facts {
-            path: &request.path,
-            reference: &reference,
-            recipient: "",
-            carries_message: Vendor::carries_message(&request.path),
-        };
-        if let Some(rule) = self.faults.decide(Stage::Head, &facts) {
-            self.ledger.head_only(&reference);
-            self.pause(rule.delay);
-            end(stream, matches!(rule.then, Action::Reset(_)));
-            return None;
-        }
-        buffer.drain(..head);
-        while buffer.len() < length {
-            if more(stream, buffer).is_none() {
-                self.ledger.head_only(&reference);
-                return None;
-            }
-        }
-        request.body = buffer.drain(..length).collect();
-        Some(request)
+/// Gives the answer in the way the rule wants; `Some` when the connection is to end.
+fn carry_out(
+    state: &State,
+    mut stream: &TcpStream,
+    head: &Head,
+    answer: &Answer,
+    rule: Option<&Rule>,
+    out: &mut Vec<u8>,
+) -> Option<End> {
+    let delay = if head.path().starts_with(control::PREFIX) { Duration::ZERO } else { state.options.delay };
+    if state.pause(delay + rule.map_or(Duration::ZERO, |rule| rule.delay)) {
+        return Some(End::Fin);
     }
-
-    /// Answers; false when the connection is to end.
-    fn answer(&self, stream: &mut TcpStream, request: &Request) -> bool {
-        if let Some(path) = request.path.strip_prefix("/__sandbox/") {
-            let response = self.control(path.split('?').next().unwrap_or_default(), request);
-            return write(stream, &response).is_ok();
+    let action = rule.map_or(&Action::Usual, |rule| &rule.then);
+    answer.write_whole(out, head.keep_alive);
+    let head_bytes = out.len() - answer.body.len();
+    let part = match action {
+        Action::Close(When::Read) => return Some(End::Fin),
+        Action::Reset(When::Read) => return Some(End::Rst),
+        Action::Hang(time) => {
+            hang(stream, *time);
+            return Some(End::Fin);
         }
-        let message = self.vendor.message(request);
-        if let Some(message) = &message {
-            let _arrived = self.ledger.arrive(&message.reference, &message.recipient);
+        Action::Cut(Cut::Head) => &out[..head_bytes / 2],
+        Action::Cut(Cut::Body) => &out[..head_bytes + answer.body.len() / 2],
+        Action::Garbage => b"\x16\x03\x01\x02\x00 this is not HTTP\r\n\r\n".as_slice(),
+        Action::Unframed => {
+            answer.write_head(out, None, false);
+            out.extend_from_slice(answer.body.as_bytes());
+            &out[..]
         }
-        let (reference, recipient) =
-            message.as_ref().map_or(("", ""), |message| (&message.reference, &message.recipient));
-        let facts = Facts { path: &request.path, reference, recipient, carries_message: message.is_some() };
-        let magic =
-            || message.as_ref().filter(|_| self.options.magic).and_then(|message| self.vendor.magic(message));
-        let rule = self.faults.decide(Stage::Read, &facts).or_else(magic);
-        self.pause(self.options.delay + rule.as_ref().map_or(Duration::ZERO, |rule| rule.delay));
-        let response = match rule.as_ref().map(|rule| &rule.then) {
-            Some(Action::Status { status, headers, body }) => {
-                let mut headers = headers.clone();
-                headers.push(("Content-Type".into(), "application/json".into()));
-                Response {
-                    status: *status,
-                    headers,
-                    body: body.clone().unwrap_or_else(|| "{}".into()).into_bytes(),
-                }
-            }
-            Some(Action::VendorCode(code)) => self.vendor.refusal(*code, reference),
-            Some(Action::Html(status)) => Response {
-                status: *status,
-                headers: vec![("Content-Type".into(), "text/html".into())],
-                body: b"<html><body><h1>Bad Gateway</h1></body></html>".to_vec(),
-            },
-            Some(Action::Redirect { status, location }) => Response {
-                status: *status,
-                headers: vec![(
-                    "Location".into(),
-                    location.clone().unwrap_or_else(|| format!("http://{}/moved", self.addr)),
-                )],
-                body: Vec::new(),
-            },
-            Some(Action::Hang(time)) => {
-                self.pause(time.unwrap_or(Duration::from_secs(3600)));
-                end(stream, false);
-                return false;
-            }
-            Some(Action::Close(When::Read)) => {
-                end(stream, false);
-                return false;
-            }
-            Some(Action::Reset(When::Read)) => {
-                end(stream, true);
-                return false;
-            }
-            Some(Action::Garbage) => {
-                let _ = stream.write_all(b"\x16\x03\x01 this is not HTTP\r\n\r\n");
-                end(stream, false);
-                return false;
-            }
-            _ => self.vendor.answer(request, message.as_ref(), &self.ledger),
-        };
-        if message.is_some() {
-            match response.status {
-                200..=299 => self.ledger.accept(),
-                400..=499 => self.ledger.refuse(reference),
-                _ => {}
-            }
+        Action::Huge(bytes) => {
+            send_huge(stream, answer, *bytes, out);
+            return Some(End::Fin);
         }
-        match rule.map(|rule| rule.then.clone()) {
-            Some(Action::Cut(cut)) => {
-                let bytes = bytes(&response);
-                let head = bytes.len() - response.body.len();
-                let until = match cut {
-                    Cut::Head => head / 2,
-                    Cut::Body => head + response.body.len() / 2,
-                };
-                let _ = stream.write_all(&bytes[..until]);
-                end(stream, false);
-                false
-            }
-            Some(Action::Unframed) => {
-                let _ = stream.write_all(
-                    format!("HTTP/1.1 {} X\r\nContent-Type: application/json\r\n\r\n", response.status)
-                        .as_bytes(),
-                );
-                let _ = stream.write_all(&response.body);
-                end(stream, false);
-                false
-            }
-            Some(Action::Huge(size)) => {
-                let _ =
-                    stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n").as_bytes());
-                let block = [b' '; 8192];
-                let mut left = size;
-                while left > 0 && stream.write_all(&block[..left.min(8192) as usize]).is_ok() {
-                    left -= left.min(8192);
-                }
-                false
-            }
-            Some(
-                Action::Close(when @ (When::Answer | When::Idle(_)))
-                | Action::Reset(when @ (When::Answer | When::Idle(_))),
-            ) => {
-                let _ = write(stream, &response);
-                if let When::Idle(time) = when {
-                    self.pause(time);
-                }
-                end(stream, false);
-                false
-            }
-            _ => write(stream, &response).is_ok() && request.header("connection") != Some("close"),
-        }
+        _ => &out[..],
+    };
+    if stream.write_all(part).is_err() {
+        return Some(End::Fin);
     }
+    match action {
+        Action::Cut(_) | Action::Garbage | Action::Unframed => Some(End::Fin),
+        Action::Close(When::Answer) => Some(End::Fin),
+        Action::Reset(When::Answer) => Some(End::Rst),
+        Action::Close(When::Idle(time)) | Action::Reset(When::Idle(time)) => {
+            state.pause(*time);
+            Some(ending(action))
+        }
+        _ if !head.keep_alive => Some(End::Fin),
+        _ => None,
+    }
+}
 
-    /// Waits, but not beyond a stop or a refusal.
-    fn pause(&self, time: Duration) {
-        if time.is_zero() {
+/// Says nothing until the time is over, the client has gone, or stop shuts the socket down.
+fn hang(mut stream: &TcpStream, time: Option<Duration>) {
+    let until = time.map(|time| std::time::Instant::now() + time);
+    let mut unread = [0; 4096];
+    loop {
+        let rest = until.map(|until| until.saturating_duration_since(std::time::Instant::now()));
+        if rest.is_some_and(|rest| rest.is_zero()) || stream.set_read_timeout(rest).is_err() {
             return;
         }
-        let guard = lock(&self.refusing);
-        let _unused = self
-            .changed
-            .wait_timeout_while(guard, time, |refusing| !*refusing && !self.stop.load(Ordering::Relaxed));
-    }
-
-    fn control(&self, what: &str, request: &Request) -> Response {
-        match (request.method.as_str(), what) {
-            ("GET", "count") => {
-                Response::json(200, format!("{{\"arrived\":{}}}\n", self.ledger.totals().arrived))
-            }
-            ("GET", "arrivals") => {
-                let totals = self.ledger.totals();
-                let one = request.query("reference");
-                let list: serde_json::Map<String, serde_json::Value> = self
-                    .ledger
-                    .references(100_000, |_| true)
-                    .into_iter()
-                    .filter(|(reference, _)| one.is_none_or(|one| one == reference))
-                    .map(|(reference, counts)| (reference, counts.arrived.into()))
-                    .collect();
-                let body = serde_json::json!({
-                    "arrived": totals.arrived, "references": totals.references, "repeated": totals.repeated, "duplicates": totals.duplicates,
-                    "accepted": totals.accepted, "refused": totals.refused, "heads_only": totals.heads_only, "tokens": totals.tokens,
-                    "connections": totals.connections, "per_reference": list,
-                });
-                Response::json(200, format!("{body}\n"))
-            }
-            ("POST", "faults") => {
-                let text = String::from_utf8_lossy(&request.body).into_owned();
-                match text
-                    .lines()
-                    .filter(|line| !line.trim().is_empty())
-                    .map(Rule::parse)
-                    .collect::<Result<Vec<_>, _>>()
-                {
-                    Ok(rules) => {
-                        self.faults.set(rules);
-                        Response::json(200, "{}\n")
-                    }
-                    Err(error) => Response::json(400, format!("{error}\n")),
-                }
-            }
-            ("DELETE", "faults") => {
-                self.faults.set(Vec::new());
-                Response::json(200, "{}\n")
-            }
-            ("POST", "refuse") => {
-                let time =
-                    Duration::from_millis(request.query("ms").and_then(|ms| ms.parse().ok()).unwrap_or(2000));
-                *lock(&self.refusing) = true;
-                let _ = TcpStream::connect(self.addr);
-                // The asking connection ends with the others; the port comes back by itself.
-                let addr = self.addr;
-                self.end_connections();
-                std::thread::sleep(time);
-                *lock(&self.refusing) = false;
-                self.changed.notify_all();
-                log::info!("sandbox: {addr} is open again");
-                Response::json(200, "{}\n")
-            }
-            ("POST", "reset") => {
-                self.ledger.reset();
-                Response::json(200, "{}\n")
-            }
-            _ => Response::json(404, "unknown control path\n"),
+        match stream.read(&mut unread) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut
+                ) => {}
+            Err(_) => return,
         }
     }
 }
 
-fn more(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<()> {
-    let mut block = [0u8; 8192];
-    match stream.read(&mut block) {
-        Ok(0) | Err(_) => None,
-        Ok(length) => {
-            buffer.extend_from_slice(&block[..length]);
-            Some(())
+/// A well-formed answer of so many bytes: the usual body behind a long run of blanks.
+fn send_huge(mut stream: &TcpStream, answer: &Answer, bytes: u64, out: &mut Vec<u8>) {
+    let mut blanks_left = bytes.saturating_sub(answer.body.len() as u64);
+    answer.write_head(out, Some(blanks_left + answer.body.len() as u64), false);
+    if stream.write_all(out).is_err() {
+        return;
+    }
+    let blanks = [b' '; 64 * 1024];
+    while blanks_left > 0 {
+        let count = blanks_left.min(blanks.len() as u64);
+        if stream.write_all(&blanks[..count as usize]).is_err() {
+            return;
         }
+        blanks_left -= count;
     }
+    let _ = stream.write_all(answer.body.as_bytes());
 }
 
-fn end(stream: &TcpStream, reset: bool) {
-    if reset {
-        let _ = rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO));
-    } else {
-        let _ = stream.shutdown(Shutdown::Both);
-    }
-}
+const WELCOME: &str = "\
+This is the Onceward sandbox, a stand-in vendor. Nothing that is sent here reaches anybody.
 
-fn bytes(response: &Response) -> Vec<u8> {
-    let mut out = Vec::with_capacity(160 + response.body.len());
-    let _ = write!(out, "HTTP/1.1 {} X\r\nContent-Length: {}\r\n", response.status, response.body.len());
-    for (name, value) in &response.headers {
-        let _ = write!(out, "{name}: {value}\r\n");
-    }
-    out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(&response.body);
-    out
-}
-
-fn write(stream: &mut TcpStream, response: &Response) -> std::io::Result<()> {
-    stream.write_all(&bytes(response))
-}
+  POST /v1/token, /v3/message, /v2/report, /v1/result/request, /v1/result/confirm   as BizPpurio
+  POST any other path                                                               as a generic JSON API
+  GET  /__sandbox/arrivals     what arrived, per reference
+  POST /__sandbox/faults       one rule a line, e.g.  status=500,every=10
+  POST /__sandbox/refuse?for=2s
+";

@@ -19,8 +19,8 @@ fn five_mistakes_in_the_settings_are_reported_at_once_with_their_lines() {
     assert_eq!(code, 78);
     for part in [
         ":2: [agent].timezone",
-        ":3: [agent]",
-        "did you mean \"state_dir\"",
+        ":3: [agent].state_dri",
+        "did you mean state_dir?",
         ":5: [relay].batch",
         ":9: [[destination]].url",
         ":10: [[destination]].timeout",
