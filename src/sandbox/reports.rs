@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
@@ -82,7 +82,7 @@ pub(super) struct Reports {
 
 impl Reports {
     pub(super) fn new(delay: Duration, webhook: Option<Webhook>) -> Self {
-        let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let millis = crate::clock::wall_ms();
         Self {
             inner: Mutex::new(Inner { first: 1, ..Inner::default() }),
             changed: Condvar::new(),
@@ -100,7 +100,7 @@ impl Reports {
     pub(super) fn accept(&self, accepted: Accepted) -> String {
         let now = Instant::now();
         let due = now + self.delay;
-        let at_seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let at_seconds = crate::clock::wall_ms().unsigned_abs() / 1000;
         let mut inner = self.lock();
         let number = inner.first + inner.records.len() as u64;
         let count: u8 = match accepted.plan {
