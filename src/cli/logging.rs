@@ -9,6 +9,9 @@ pub fn start(default: &str) {
     let journal = std::env::var_os("JOURNAL_STREAM").is_some();
     let environment = env_logger::Env::default().default_filter_or(default);
     let _ = env_logger::Builder::from_env(environment)
+        // At trace the HTTP client prints whole urls and bodies.
+        .filter_module("ureq", log::LevelFilter::Warn)
+        .filter_module("ureq_proto", log::LevelFilter::Warn)
         .format(move |out, record| {
             if journal {
                 let number = match record.level() {
