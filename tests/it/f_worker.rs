@@ -87,6 +87,8 @@ fn f10_a_claim_whose_commit_fails_is_not_sent_on_and_comes_back() {
         let id = world.put_plain("k");
         world.wait_inbox(&id, "SENT");
         assert_eq!(world.arrivals(&id), 1, "{lie}");
+        // Without this the test would pass if nothing had failed at all.
+        assert!(agent.log().contains("cannot be written"), "{lie}: {}", agent.log());
         agent.stop();
     }
 }
