@@ -26,7 +26,7 @@ use crate::owner::{self, OwnerError, Ownership, StateDir};
 use crate::policy::Policy;
 use crate::rate::Rate;
 use crate::relay::{Event, Lane, Relay, RelayParts};
-use crate::store::meta;
+use crate::store::{meta, tally};
 use crate::sweeper::{self, Sweep};
 use crate::thread::spawn;
 use crate::vendor;
@@ -148,8 +148,14 @@ impl Agent {
 
         let (inbox_checkpointer, inbox_checkpoint_thread) =
             checkpointer("ckpt-inbox", &inbox_path, Part::Inbox)?;
-        let (writer, writer_thread) =
-            Writer::start("inbox-writer", inbox_path.clone(), Part::Inbox, connection, inbox_checkpointer)?;
+        let (writer, writer_thread) = Writer::start(
+            "inbox-writer",
+            inbox_path.clone(),
+            Part::Inbox,
+            connection,
+            inbox_checkpointer,
+            tally::land,
+        )?;
         let alerts = Alerts::new(writer.clone());
         sweeper::tell(&alerts, Cause::StaleSending, &orphans);
         let inbox_pool = pool::open(inbox_path, Part::Inbox, POOL_READERS)?;

@@ -24,6 +24,7 @@ pub mod relay;
 pub mod retry;
 pub mod route;
 pub mod sandbox;
+pub mod slot;
 pub mod store;
 pub mod sweeper;
 pub mod thread;

@@ -6,6 +6,7 @@
 //!
 //! Never: writes the outbox, retries, decides when something is tried again.
 
+use std::cell::OnceCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +26,7 @@ use crate::message::{Message, NotSentKind, NotSentProof, Outcome, OwnerId, Reply
 use crate::policy::{Asking, Policy, Verdict};
 use crate::rate::Rate;
 use crate::relay::{Answer, Confirm, Event, Handoff};
+use crate::slot::Slot;
 use crate::store::attempt::{Attempt, AttemptOutcome};
 use crate::store::inbox::{self, Claim, ClaimAnswer, Known, Record, Sending};
 use crate::vendor::{Prepared, Vendor};
@@ -55,13 +57,14 @@ pub struct Shared {
 pub struct Worker {
     shared: Arc<Shared>,
     handoffs: Receiver<Handoff>,
-    claim_reply: (Sender<ClaimAnswer>, Receiver<ClaimAnswer>),
+    /// Made by the thread that waits on it.
+    claim_answer: OnceCell<Slot<ClaimAnswer>>,
 }
 
 impl Worker {
     /// Takes hand-offs from the destination's channel.
     pub fn new(shared: Arc<Shared>, handoffs: Receiver<Handoff>) -> Self {
-        Self { shared, handoffs, claim_reply: crossbeam_channel::bounded(1) }
+        Self { shared, handoffs, claim_answer: OnceCell::new() }
     }
 
     /// Runs until the relay is gone.
@@ -201,16 +204,17 @@ impl Worker {
     }
 
     fn claim(&self, message: &Message, fingerprint: String) -> ClaimAnswer {
+        let slot = self.claim_answer.get_or_init(Slot::new);
         self.shared.writer.submit(Box::new(Claim {
             consumer: message.destination.clone(),
             message_id: message.message_id.clone(),
             fingerprint,
             owner: self.shared.owner.clone(),
             at_ms: wall_ms(),
-            reply: self.claim_reply.0.clone(),
+            reply: slot.answer(|| ClaimAnswer::Failed("the writer has stopped".into())),
             found: None,
         }));
-        self.claim_reply.1.recv().unwrap_or_else(|_| ClaimAnswer::Failed("the writer has stopped".into()))
+        slot.wait()
     }
 
     /// The one call. A last look at the rules, then the adapter, whose panic is an unknown outcome.
@@ -317,7 +321,7 @@ impl Worker {
             sending,
             reply.outcome,
             attempt,
-            shared.policy.day(now_ms),
+            shared.policy.day(now_ms).into(),
             now_ms,
             tell,
         )));

@@ -8,6 +8,7 @@ pub mod checkpoint;
 pub mod kill;
 pub mod migrate;
 pub mod pool;
+pub mod queue;
 pub mod writer;
 
 use std::path::{Path, PathBuf};

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rusqlite::Connection;
 
 use super::checkpoint::Checkpointer;
+use super::queue::{Queue, Wants};
 use super::{DbError, Durability, Part, kill};
 use crate::limits::{
     OUTCOME_LINGER, SYNC_LINGER_MAX, SYNC_SLOW, WRITER_BATCH_MAX, WRITER_RETRY_MAX, WRITER_RETRY_MIN,
@@ -36,6 +36,21 @@ pub trait Work: Send {
     fn undo(&self) -> Option<Box<dyn Work>> {
         None
     }
+    /// What `apply` has just counted, if anything: the commit writes the sum of all its work in one row each.
+    fn counted(&self) -> Option<Counted> {
+        None
+    }
+}
+
+/// One end to be counted in the same commit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Counted {
+    /// Local day, `YYYY-MM-DD`.
+    pub day: Arc<str>,
+    /// Destination.
+    pub consumer: crate::message::Destination,
+    /// Kind of end.
+    pub what: &'static str,
 }
 
 /// What the writer tells others without being asked.
@@ -51,10 +66,13 @@ pub struct WriterHealth {
     pub commit_us: AtomicU64,
 }
 
+/// Writes the sums of a commit's [`Counted`] work.
+pub type WriteSums = fn(&Connection, &Counted, i64) -> rusqlite::Result<()>;
+
 /// The handle: cheap to clone, all clones dropped = the writer ends after its last commit.
 #[derive(Clone)]
 pub struct Writer {
-    sender: Sender<Box<dyn Work>>,
+    queue: Queue,
     health: Arc<WriterHealth>,
 }
 
@@ -66,8 +84,9 @@ impl Writer {
         part: Part,
         connection: Connection,
         checkpointer: Checkpointer,
+        write_sums: WriteSums,
     ) -> std::io::Result<(Self, JoinHandle<()>)> {
-        let (sender, receiver) = crossbeam_channel::unbounded();
+        let (queue, receiver) = super::queue::new();
         let health = Arc::new(WriterHealth::default());
         let room = Room {
             path,
@@ -77,17 +96,18 @@ impl Writer {
             kept: Vec::new(),
             health: health.clone(),
             checkpointer,
+            write_sums,
             mean_commit: Duration::ZERO,
             trouble: None,
         };
         let handle = crate::thread::spawn(name, move || room.run())?;
-        Ok((Self { sender, health }, handle))
+        Ok((Self { queue, health }, handle))
     }
 
     /// Hands work over. If the writer is gone the work is told so.
     pub fn submit(&self, work: Box<dyn Work>) {
-        if let Err(lost) = self.sender.send(work) {
-            lost.0.failed("the writer has stopped");
+        if let Some(lost) = self.queue.put(work) {
+            lost.failed("the writer has stopped");
         }
     }
 
@@ -106,11 +126,12 @@ struct Room {
     path: PathBuf,
     part: Part,
     connection: Option<Connection>,
-    receiver: Receiver<Box<dyn Work>>,
+    receiver: super::queue::Taker,
     /// Outcomes and undos of failed commits, oldest first.
     kept: Vec<Box<dyn Work>>,
     health: Arc<WriterHealth>,
     checkpointer: Checkpointer,
+    write_sums: WriteSums,
     mean_commit: Duration,
     /// The present trouble's text and the pause before the next try.
     trouble: Option<(String, Duration)>,
@@ -143,34 +164,22 @@ impl Room {
 
     /// Waits for work and lets others join it. False when no more can come.
     fn gather(&self, batch: &mut Vec<Box<dyn Work>>) -> bool {
-        match self.receiver.recv() {
-            Ok(work) => batch.push(work),
-            Err(_) => return false,
-        }
         let begun = Instant::now();
-        self.drain(batch);
         // An outcome alone waits a moment for a claim to share its sync with; a claim never waits for an outcome.
-        while batch.iter().all(|work| work.must_land()) && batch.len() < WRITER_BATCH_MAX {
-            let left = OUTCOME_LINGER.saturating_sub(begun.elapsed());
-            match self.receiver.recv_timeout(left) {
-                Ok(work) => batch.push(work),
-                Err(RecvTimeoutError::Timeout) => return true,
-                Err(RecvTimeoutError::Disconnected) => return false,
-            }
-            self.drain(batch);
+        let mut open = self.receiver.take(batch, Wants::Anything, None);
+        if batch.iter().all(|work| work.must_land()) && batch.len() < WRITER_BATCH_MAX && open {
+            open = self.receiver.take(
+                batch,
+                Wants::Claim,
+                Some(begun.max(self.receiver.rang()) + OUTCOME_LINGER),
+            );
         }
         // Where a sync is slow, those who finish together should share one: wait a fraction of it.
-        if self.mean_commit > SYNC_SLOW {
-            let end = Instant::now() + (self.mean_commit / 4).min(SYNC_LINGER_MAX);
-            while batch.len() < WRITER_BATCH_MAX {
-                match self.receiver.recv_deadline(end) {
-                    Ok(work) => batch.push(work),
-                    Err(RecvTimeoutError::Timeout) => break,
-                    Err(RecvTimeoutError::Disconnected) => return false,
-                }
-            }
+        if self.mean_commit > SYNC_SLOW && open {
+            let linger = (self.mean_commit / 4).min(SYNC_LINGER_MAX);
+            open = self.receiver.take(batch, Wants::Full, Some(Instant::now() + linger));
         }
-        true
+        open
     }
 
     /// After a failed commit: wait out the pause, refusing claims meanwhile.
@@ -178,24 +187,18 @@ impl Room {
         let pause = self.trouble.as_ref().map_or(WRITER_RETRY_MIN, |(_, pause)| *pause);
         let why = self.trouble.as_ref().map_or("the database is in trouble", |(why, _)| why.as_str());
         let end = Instant::now() + pause;
+        let mut came = Vec::new();
         loop {
-            match self.receiver.recv_deadline(end) {
-                Ok(work) if work.must_land() => batch.push(work),
-                Ok(work) => work.failed(why),
-                Err(RecvTimeoutError::Timeout) => return true,
-                Err(RecvTimeoutError::Disconnected) => {
-                    std::thread::sleep(end.saturating_duration_since(Instant::now()));
-                    return false;
-                }
+            let open = self.receiver.take(&mut came, Wants::Claim, Some(end));
+            for work in came.drain(..) {
+                if work.must_land() { batch.push(work) } else { work.failed(why) }
             }
-        }
-    }
-
-    fn drain(&self, batch: &mut Vec<Box<dyn Work>>) {
-        while batch.len() < WRITER_BATCH_MAX {
-            match self.receiver.try_recv() {
-                Ok(work) => batch.push(work),
-                Err(_) => break,
+            if !open {
+                std::thread::sleep(end.saturating_duration_since(Instant::now()));
+                return false;
+            }
+            if Instant::now() >= end {
+                return true;
             }
         }
     }
@@ -289,6 +292,7 @@ impl Room {
         };
         let database = |error: rusqlite::Error| Failure::Database(describe(&error));
         connection.execute_batch("BEGIN IMMEDIATE").map_err(database)?;
+        let mut sums: Vec<(Counted, i64)> = Vec::new();
         for work in batch.iter_mut() {
             if let Err(error) = work.apply(connection) {
                 let _ = connection.execute_batch("ROLLBACK"); // already rolled back on some errors
@@ -300,6 +304,18 @@ impl Room {
                     ) => Failure::OneIsBad,
                     _ => database(error),
                 });
+            }
+            if let Some(counted) = work.counted() {
+                match sums.iter_mut().find(|(known, _)| *known == counted) {
+                    Some((_, sum)) => *sum += 1,
+                    None => sums.push((counted, 1)),
+                }
+            }
+        }
+        for (counted, sum) in &sums {
+            if let Err(error) = (self.write_sums)(connection, counted, *sum) {
+                let _ = connection.execute_batch("ROLLBACK");
+                return Err(database(error));
             }
         }
         if kill::point("writer-before-commit").is_err() {

@@ -3,14 +3,16 @@
 //! A [`Sending`] is made here alone, after the commit of its SENDING row, and is spent here alone, by a [`Record`].
 //! A `Record` whose row is no longer in SENDING changes nothing: a late writer loses.
 
-use crossbeam_channel::Sender;
+use std::sync::Arc;
+
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::attempt::{self, Attempt, AttemptOutcome};
 use super::tally;
-use crate::db::writer::Work;
+use crate::db::writer::{Counted, Work};
 use crate::lifecycle::InboxState;
 use crate::message::{Destination, MessageId, Outcome, OwnerId};
+use crate::slot;
 
 /// The right to call the vendor for one message: made only by a committed SENDING row, not cloneable, and consumed
 /// by recording what came of it. Dropped unspent it changes nothing: the row stays SENDING and ends as ERROR.
@@ -98,7 +100,7 @@ pub struct Claim {
     /// When, UTC milliseconds.
     pub at_ms: i64,
     /// Where the answer goes.
-    pub reply: Sender<ClaimAnswer>,
+    pub reply: slot::Answer<ClaimAnswer>,
     /// Filled in by `apply`.
     pub found: Option<Known>,
 }
@@ -128,10 +130,10 @@ impl Work for Claim {
             Some(known) => ClaimAnswer::Exists(known),
         };
         // A worker that is gone leaves its row in SENDING, which the next start settles as ERROR: never sent.
-        let _ = self.reply.send(answer);
+        self.reply.give(answer);
     }
     fn failed(self: Box<Self>, why: &str) {
-        let _ = self.reply.send(ClaimAnswer::Failed(why.to_owned()));
+        self.reply.give(ClaimAnswer::Failed(why.to_owned()));
     }
     fn must_land(&self) -> bool {
         false
@@ -180,8 +182,10 @@ pub struct Record {
     sending: Sending,
     outcome: Outcome,
     attempt: Attempt,
-    day: String,
+    day: Arc<str>,
     finished_at_ms: i64,
+    /// The end that `apply` wrote, if it did.
+    ended: Option<InboxState>,
     confirm: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -191,11 +195,11 @@ impl Record {
         sending: Sending,
         outcome: Outcome,
         attempt: Attempt,
-        day: String,
+        day: Arc<str>,
         finished_at_ms: i64,
         confirm: Box<dyn FnOnce() + Send>,
     ) -> Self {
-        Self { sending, outcome, attempt, day, finished_at_ms, confirm: Some(confirm) }
+        Self { sending, outcome, attempt, day, finished_at_ms, ended: None, confirm: Some(confirm) }
     }
 }
 
@@ -230,9 +234,13 @@ impl Work for Record {
         // 0 = it is already there (a commit that failed and had landed), or the sweeper called it ERROR meanwhile.
         if moved == 1 {
             attempt::append(connection, &self.attempt)?;
-            tally::add(connection, &self.day, consumer.as_str(), state.as_str(), 1)?;
         }
+        self.ended = (moved == 1).then_some(state);
         Ok(())
+    }
+    fn counted(&self) -> Option<Counted> {
+        let what = self.ended?.as_str();
+        Some(Counted { day: self.day.clone(), consumer: self.sending.consumer.clone(), what })
     }
     fn committed(mut self: Box<Self>) {
         if let Some(confirm) = self.confirm.take() {

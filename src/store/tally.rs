@@ -2,6 +2,8 @@
 
 use rusqlite::{Connection, params};
 
+use crate::db::writer::Counted;
+
 /// Counts `by` ends of the kind `what`.
 pub fn add(connection: &Connection, day: &str, consumer: &str, what: &str, by: i64) -> rusqlite::Result<()> {
     connection
@@ -11,4 +13,9 @@ pub fn add(connection: &Connection, day: &str, consumer: &str, what: &str, by: i
         )?
         .execute(params![day, consumer, what, by])?;
     Ok(())
+}
+
+/// The sum of one commit's ends of a kind ([`crate::db::writer::WriteSums`]).
+pub fn land(connection: &Connection, counted: &Counted, sum: i64) -> rusqlite::Result<()> {
+    add(connection, &counted.day, counted.consumer.as_str(), counted.what, sum)
 }

@@ -163,9 +163,15 @@ fn f13_copies_of_one_message_in_two_agents_worth_of_workers_make_one_call() {
     let open = |part, path: &std::path::Path| db::open_writer(path, part, Durability::Full).expect("opens");
     let inbox = world.inbox_path();
     let (checkpointer, _) = Checkpointer::start("ckpt", inbox.clone(), Part::Inbox).expect("starts");
-    let (writer, _) =
-        Writer::start("writer", inbox.clone(), Part::Inbox, open(Part::Inbox, &inbox), checkpointer)
-            .expect("starts");
+    let (writer, _) = Writer::start(
+        "writer",
+        inbox.clone(),
+        Part::Inbox,
+        open(Part::Inbox, &inbox),
+        checkpointer,
+        onceward::store::tally::land,
+    )
+    .expect("starts");
     // Two agents' worth: two owners, eight workers each, one inbox.
     let agents: Vec<Arc<Shared>> = ["a:1", "b:1"]
         .map(|owner| {
