@@ -35,7 +35,7 @@ fn f04_a_lost_confirm_is_handed_over_again_and_absorbed() {
     world.wait_inbox(&id, "SENT");
     assert_eq!(world.outbox_state(&id).0, "PUBLISHING");
     world.wait_outbox(&id, "PUBLISHED");
-    assert!(agent.log().contains("duplicate"), "{}", agent.log());
+    agent.wait_log("duplicate");
     assert_eq!(world.arrivals(&id), 1);
     agent.stop();
 }
