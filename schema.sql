@@ -46,20 +46,23 @@ CREATE TABLE outbox (
   closed_at_ms     INTEGER,                                    -- set in final states only
   blocked          INTEGER NOT NULL DEFAULT 0,                 -- 1 = an earlier row of its ordering_key is not finished
 
-  CONSTRAINT message_id_has_1_to_100_characters CHECK (typeof(message_id) = 'text' AND length(message_id) BETWEEN 1 AND 100),
-  CONSTRAINT dedup_key_has_1_to_200_characters  CHECK (typeof(dedup_key) = 'text' AND length(dedup_key) BETWEEN 1 AND 200),
-  CONSTRAINT kind_has_1_to_200_characters       CHECK (typeof(kind) = 'text' AND length(kind) BETWEEN 1 AND 200),
-  CONSTRAINT class_is_transactional_or_advertising CHECK (class IN ('TRANSACTIONAL', 'ADVERTISING')),
-  CONSTRAINT destination_has_at_most_40_characters CHECK (typeof(destination) = 'text' AND length(destination) <= 40),
-  CONSTRAINT recipient_has_at_most_200_characters CHECK (typeof(recipient) = 'text' AND length(recipient) <= 200),
+  -- bytes too, not only characters: length() ends at a NUL. What becomes part of logs and requests is printable ASCII.
+  CONSTRAINT message_id_has_1_to_100_printable_ascii_characters CHECK (typeof(message_id) = 'text' AND length(message_id) BETWEEN 1 AND 100 AND length(CAST(message_id AS BLOB)) <= 100 AND message_id NOT GLOB '*[^!-~]*'),
+  CONSTRAINT dedup_key_has_1_to_200_characters  CHECK (typeof(dedup_key) = 'text' AND length(dedup_key) BETWEEN 1 AND 200 AND length(CAST(dedup_key AS BLOB)) <= 800),
+  CONSTRAINT kind_has_1_to_200_characters       CHECK (typeof(kind) = 'text' AND length(kind) BETWEEN 1 AND 200 AND length(CAST(kind AS BLOB)) <= 800),
+  CONSTRAINT class_is_transactional_or_advertising CHECK (class = 'TRANSACTIONAL' OR class = 'ADVERTISING'),
+  CONSTRAINT destination_has_at_most_40_letters_digits_and_dots CHECK (typeof(destination) = 'text' AND length(CAST(destination AS BLOB)) <= 40 AND destination NOT GLOB '*[^-A-Za-z0-9_.]*'),
+  CONSTRAINT recipient_has_at_most_200_characters CHECK (typeof(recipient) = 'text' AND length(recipient) <= 200 AND length(CAST(recipient AS BLOB)) <= 800),
   CONSTRAINT payload_is_text_of_at_most_64_kib  CHECK (typeof(payload) = 'text' AND length(CAST(payload AS BLOB)) <= 65536),
-  CONSTRAINT ordering_key_has_1_to_200_characters CHECK (ordering_key IS NULL OR (typeof(ordering_key) = 'text' AND length(ordering_key) BETWEEN 1 AND 200)),
+  CONSTRAINT ordering_key_has_1_to_200_characters CHECK (ordering_key IS NULL OR (typeof(ordering_key) = 'text' AND length(ordering_key) BETWEEN 1 AND 200 AND length(CAST(ordering_key AS BLOB)) <= 800)),
   CONSTRAINT priority_is_0_to_9                 CHECK (typeof(priority) = 'integer' AND priority BETWEEN 0 AND 9),
   CONSTRAINT not_before_ms_is_an_integer        CHECK (typeof(not_before_ms) = 'integer'),
+  CONSTRAINT created_at_ms_is_an_integer        CHECK (typeof(created_at_ms) = 'integer'),
+  CONSTRAINT updated_at_ms_is_an_integer        CHECK (typeof(updated_at_ms) = 'integer'),
   CONSTRAINT expires_at_ms_is_an_integer        CHECK (expires_at_ms IS NULL OR typeof(expires_at_ms) = 'integer'),
-  CONSTRAINT traceparent_has_at_most_200_characters CHECK (traceparent IS NULL OR length(traceparent) <= 200),
+  CONSTRAINT traceparent_has_at_most_200_characters CHECK (traceparent IS NULL OR (typeof(traceparent) = 'text' AND length(CAST(traceparent AS BLOB)) <= 200)),
   CONSTRAINT status_is_known CHECK (status = 'PENDING' OR status = 'PUBLISHING' OR status = 'PUBLISHED' OR status = 'SKIPPED' OR status = 'EXPIRED' OR status = 'PARKED' OR status = 'HELD' OR status = 'FAILED'),
-  CONSTRAINT attempts_is_a_count                CHECK (typeof(attempts) = 'integer' AND attempts >= 0),
+  CONSTRAINT attempts_is_a_count                CHECK (typeof(attempts) = 'integer' AND attempts BETWEEN 0 AND 1000000),
   CONSTRAINT only_publishing_has_an_owner       CHECK ((status = 'PUBLISHING') = (claimed_by IS NOT NULL)),
   CONSTRAINT owner_and_lease_go_together        CHECK ((claimed_by IS NULL) = (claimed_until_ms IS NULL)),
   CONSTRAINT only_final_states_are_closed       CHECK ((status = 'PUBLISHED' OR status = 'SKIPPED' OR status = 'EXPIRED' OR status = 'FAILED') = (closed_at_ms IS NOT NULL)),
@@ -120,6 +123,15 @@ CREATE TRIGGER outbox_insert_identity BEFORE INSERT ON outbox
 WHEN EXISTS (SELECT 1 FROM outbox WHERE (id = NEW.id OR message_id = NEW.message_id) AND dedup_key IS NOT NEW.dedup_key)
 BEGIN
   SELECT RAISE(ABORT, 'onceward: this id or message_id belongs to another message; leave both to their defaults');
+END;
+
+-- AUTOINCREMENT never goes below the largest id there ever was: one INSERT with a huge id of its own would make every
+-- later one fail. (Rows of one statement follow each other, so only a gap is refused.)
+CREATE TRIGGER outbox_insert_id AFTER INSERT ON outbox
+WHEN NEW.id > 1 + coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0)
+ AND NOT EXISTS (SELECT 1 FROM outbox WHERE id = NEW.id - 1)
+BEGIN
+  SELECT RAISE(ABORT, 'onceward: leave id to its default');
 END;
 
 CREATE TRIGGER outbox_lane_enter AFTER INSERT ON outbox

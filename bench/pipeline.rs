@@ -352,7 +352,7 @@ fn claim_ms(folder: &Folder) -> f64 {
         let now_ms = onceward::clock::wall_ms();
         let begun = Instant::now();
         let rows =
-            db::write(&mut connection, |tx| outbox::claim(tx, "gateway", &owner, now_ms + 1, now_ms, 50))
+            db::write(&mut connection, |tx| outbox::claim(tx, &"gateway", &owner, now_ms + 1, now_ms, 50))
                 .expect("claims");
         times.push(begun.elapsed().as_secs_f64() * 1000.0);
         assert_eq!(rows.len(), 50);

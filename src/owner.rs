@@ -1,10 +1,13 @@
-//! One agent per state folder (F27): an OS lock on `inbox/agent.lock`, whose content names its holder.
+//! One agent per state folder (F27): an OS lock on the folder `inbox/` itself; `inbox/agent.lock` names its holder.
 //!
-//! The lock lives as long as the process; a crash frees it. The file is none of SQLite's three.
+//! The lock lives as long as the process; a crash frees it. It is on the folder because a file in it could be deleted
+//! and made anew under the running agent, and then two would each hold "the" lock.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -47,7 +50,8 @@ impl StateDir {
 /// Holding it means: this process is the agent of the folder.
 #[derive(Debug)]
 pub struct Ownership {
-    file: File,
+    _folder: File,
+    name: File,
 }
 
 /// Why the folder cannot be had.
@@ -75,57 +79,59 @@ pub enum OwnerError {
     },
 }
 
+/// Longest wait for a look of [`holder`], which takes the lock for a moment.
+const LOOKS_END: Duration = Duration::from_millis(500);
+
 /// Takes the folder, or says who has it.
 pub fn take(state: &StateDir, config: &Path) -> Result<Ownership, OwnerError> {
     let path = state.lock();
     let io = |source| OwnerError::Io { path: path.clone(), source };
-    let mut file =
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
-    if let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    let folder = File::open(state.inbox_dir()).map_err(io)?;
+    let end = Instant::now() + LOOKS_END;
+    while let Err(error) = flock(&folder, FlockOperation::NonBlockingLockExclusive) {
         if error != rustix::io::Errno::WOULDBLOCK {
             return Err(io(error.into()));
         }
-        let mut holder = String::new();
-        let _ = file.read_to_string(&mut holder);
-        let holder = if holder.trim().is_empty() {
-            "a process that is just starting".into()
-        } else {
-            holder.trim().to_owned()
-        };
-        return Err(OwnerError::Held { path, holder });
+        if Instant::now() >= end {
+            let holder = std::fs::read_to_string(&path).unwrap_or_default();
+            let holder = if holder.trim().is_empty() {
+                "a process that is just starting".into()
+            } else {
+                holder.trim().to_owned()
+            };
+            return Err(OwnerError::Held { path, holder });
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
-    file.set_len(0).map_err(io)?;
-    file.rewind().map_err(io)?;
+    let mut name =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path).map_err(io)?;
     writeln!(
-        file,
+        name,
         "pid {}, settings {}, since {}",
         std::process::id(),
         config.display(),
         jiff::ZonedDateTime::now().strftime("%Y-%m-%d %H:%M:%S %Z")
     )
     .map_err(io)?;
-    file.sync_data().map_err(io)?;
-    Ok(Ownership { file })
+    name.sync_data().map_err(io)?;
+    Ok(Ownership { _folder: folder, name })
 }
 
 impl Drop for Ownership {
     fn drop(&mut self) {
-        let _ = self.file.set_len(0);
+        let _ = self.name.set_len(0);
     }
 }
 
 /// Who runs on the folder now, without disturbing it: `None` = nobody (or the lock cannot be read from here).
 pub fn holder(state: &StateDir) -> Option<String> {
-    let mut file = File::open(state.lock()).ok()?;
-    // A shared lock that succeeds means nobody holds the exclusive one; it is dropped at once.
-    match flock(&file, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => None,
+    let folder = File::open(state.inbox_dir()).ok()?;
+    // A shared lock that succeeds means nobody holds the exclusive one; it is dropped at once, and `take` waits for it.
+    match flock(&folder, FlockOperation::NonBlockingLockShared) {
         Err(rustix::io::Errno::WOULDBLOCK) => {
-            let mut text = String::new();
-            let _ = file.read_to_string(&mut text);
-            Some(text.trim().to_owned())
+            Some(std::fs::read_to_string(state.lock()).unwrap_or_default().trim().to_owned())
         }
-        Err(_) => None,
+        Ok(()) | Err(_) => None,
     }
 }
 

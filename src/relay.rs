@@ -31,6 +31,7 @@ use crate::message::{Destination, Message, MessageId, NotSentKind, OwnerId};
 use crate::policy::{Asking, Policy, Verdict, deadline_reason};
 use crate::retry::{self, Next};
 use crate::route;
+use crate::store::outbox::{Facts, RawText};
 use crate::store::{inbox, outbox};
 use crate::watch::WatchFlags;
 
@@ -293,7 +294,9 @@ impl Relay {
                 }
                 let _ = kill::point("relay-after-claim");
                 for (lane, handoff) in round.handoffs {
-                    let _again = self.in_flight.insert(handoff.row, Flight { lane, since: Instant::now() });
+                    // A row that a hand edit set back while it was in flight comes a second time: the inbox absorbs it.
+                    self.land(handoff.row);
+                    self.in_flight.insert(handoff.row, Flight { lane, since: Instant::now() });
                     self.lane_in_flight[lane] += 1;
                     // Never blocks: the channel has at least as many places as may be in flight. If the workers are
                     // gone the row stays PUBLISHING and comes back by its lease or at the next start.
@@ -394,13 +397,13 @@ impl Relay {
         if outbox::next_deadline_ms(connection)?.is_some_and(|deadline| deadline <= now_ms) {
             return Ok(true);
         }
-        let mut after = String::new();
+        let mut after = RawText::default();
         if !outbox::unrouted(connection, 1)?.is_empty() {
             return Ok(true);
         }
         let now = Instant::now();
         while let Some(destination) = outbox::next_destination(connection, &after)? {
-            match self.lane_of(&destination) {
+            match self.lane_of(&destination.lossy()) {
                 None => return Ok(true), // to be parked
                 Some(lane) => {
                     if self.room(lane, 0, now) > 0
@@ -472,10 +475,13 @@ impl Relay {
                 continue;
             }
             let destination = self.parts.lanes[lane].destination.clone();
-            for claimed in
-                outbox::claim(tx, destination.as_str(), &self.parts.owner, lease_until_ms, now_ms, limit)?
+            for claimed in outbox::claim(tx, &destination, &self.parts.owner, lease_until_ms, now_ms, limit)?
             {
                 round.worked = true;
+                if !claimed.broken.is_empty() {
+                    self.park_broken(tx, &claimed, now_ms, round)?;
+                    continue;
+                }
                 // Only "later" is decided here without the inbox; whatever closes a row is left to the worker,
                 // which looks first.
                 if let Verdict::Wait { until_ms, reason } =
@@ -539,7 +545,9 @@ impl Relay {
                 outbox::postpone(tx, row, owner, &later(None, true, reason), now_ms)?;
             }
             Answer::HandoffFailed(reason) => {
-                let (attempts, destination, id) = facts(tx, row)?;
+                let Some(Facts { attempts, destination, message_id: id }) = outbox::facts(tx, row)? else {
+                    return Ok(());
+                };
                 let pause = retry::after_failed_handoff(&self.parts.retry, attempts);
                 outbox::postpone(
                     tx,
@@ -560,17 +568,41 @@ impl Relay {
                 outbox::skip(tx, row, owner, reason, now_ms)?;
             }
             Answer::Expire(reason) => {
-                if outbox::expire(tx, row, owner, reason, now_ms)? {
-                    let (_, destination, id) = facts(tx, row)?;
+                if outbox::expire(tx, row, owner, reason, now_ms)?
+                    && let Some(Facts { destination, message_id: id, .. }) = outbox::facts(tx, row)?
+                {
                     round.alerts.push((Cause::Expired, destination, format!("{id} expired: {reason}")));
                 }
             }
             Answer::Park(reason) => {
-                if outbox::park(tx, row, owner, reason, now_ms)? {
-                    let (_, destination, id) = facts(tx, row)?;
+                if outbox::park(tx, row, owner, reason, now_ms)?
+                    && let Some(Facts { destination, message_id: id, .. }) = outbox::facts(tx, row)?
+                {
                     round.alerts.push((Cause::Parked, destination, format!("{id} parked: {reason}")));
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// A row that cannot be read as it should (bytes that are no UTF-8, a blob): it can never be sent (F28).
+    fn park_broken(
+        &self,
+        tx: &Connection,
+        claimed: &outbox::Claimed,
+        now_ms: i64,
+        round: &mut Round,
+    ) -> rusqlite::Result<()> {
+        let outbox::Claimed { id, broken, message, .. } = claimed;
+        let reason = format!("UNREADABLE: not text in UTF-8, or of the wrong type: {}", broken.join(", "));
+        if !broken.contains(&"message_id") && self.inbox_knows(&message.destination, &message.message_id)? {
+            outbox::publish(tx, *id, &self.parts.owner, now_ms)?;
+        } else if outbox::park(tx, *id, &self.parts.owner, &reason, now_ms)? {
+            round.alerts.push((
+                Cause::Parked,
+                message.destination.to_string(),
+                format!("row {id} parked: {reason}"),
+            ));
         }
         Ok(())
     }
@@ -583,7 +615,9 @@ impl Relay {
         now_ms: i64,
         round: &mut Round,
     ) -> rusqlite::Result<()> {
-        let (attempts, destination, id) = facts(tx, row)?;
+        let Some(Facts { attempts, destination, message_id: id }) = outbox::facts(tx, row)? else {
+            return Ok(()); // deleted by hand: the attempt log still has it
+        };
         match retry::after_refusal(&self.parts.retry, attempts) {
             Next::After(pause) => {
                 let how = outbox::Postpone {
@@ -642,6 +676,7 @@ impl Relay {
     fn route_new(&self, tx: &Connection, now_ms: i64, round: &mut Round) -> rusqlite::Result<()> {
         for (id, kind) in outbox::unrouted(tx, RELAY_SWEEP_MAX)? {
             round.worked = true;
+            let kind = kind.lossy();
             match route::destination(&self.parts.routes, &kind) {
                 Some(destination) => {
                     outbox::route(tx, id, destination)?;
@@ -660,9 +695,9 @@ impl Relay {
 
     /// Rows for a destination that the settings do not have.
     fn park_unknown(&self, tx: &Connection, now_ms: i64, round: &mut Round) -> rusqlite::Result<()> {
-        let mut after = String::new();
+        let mut after = RawText::default();
         while let Some(destination) = outbox::next_destination(tx, &after)? {
-            if self.lane_of(&destination).is_none() {
+            if self.lane_of(&destination.lossy()).is_none() {
                 let lease_until_ms = now_ms.saturating_add(ms(self.parts.settings.lease));
                 for claimed in outbox::claim(
                     tx,
@@ -673,15 +708,17 @@ impl Relay {
                     RELAY_SWEEP_MAX,
                 )? {
                     round.worked = true;
-                    let reason =
-                        format!("NO_DESTINATION: the settings have no [[destination]] {destination:?}");
+                    let reason = format!(
+                        "NO_DESTINATION: the settings have no [[destination]] {:?}",
+                        destination.lossy()
+                    );
                     let message_id = &claimed.message.message_id;
                     if self.inbox_knows(&claimed.message.destination, message_id)? {
                         outbox::publish(tx, claimed.id, &self.parts.owner, now_ms)?;
                     } else if outbox::park(tx, claimed.id, &self.parts.owner, &reason, now_ms)? {
                         round.alerts.push((
                             Cause::Parked,
-                            destination.clone(),
+                            destination.lossy().into_owned(),
                             format!("{message_id} parked: {reason}"),
                         ));
                     }
@@ -702,8 +739,8 @@ impl Relay {
     ) -> rusqlite::Result<()> {
         if outbox::claim_one(tx, id, &self.parts.owner, now_ms, now_ms)?
             && outbox::park(tx, id, &self.parts.owner, reason, now_ms)?
+            && let Some(Facts { destination, message_id, .. }) = outbox::facts(tx, id)?
         {
-            let (_, destination, message_id) = facts(tx, id)?;
             round.alerts.push((Cause::Parked, destination, format!("{message_id} parked: {reason}")));
         }
         Ok(())
@@ -739,7 +776,7 @@ impl Relay {
         let mut wait = poll;
         let mut sooner = |span: Duration| wait = wait.min(span.max(Duration::from_millis(1)));
         for lane in &self.parts.lanes {
-            let due = outbox::next_due_ms(connection, lane.destination.as_str()).ok().flatten();
+            let due = outbox::next_due_ms(connection, &lane.destination).ok().flatten();
             match (lane.gate.room(now), due) {
                 (_, None) | (Room::Probing, _) => {}
                 (Room::Shut(until), Some(_)) => sooner(until.saturating_duration_since(now)),
@@ -770,10 +807,4 @@ impl Relay {
             }
         }
     }
-}
-
-/// Attempts, destination and message id of a row, for texts and retries.
-fn facts(tx: &Connection, row: i64) -> rusqlite::Result<(u32, String, MessageId)> {
-    tx.prepare_cached("SELECT attempts, destination, message_id FROM outbox WHERE id = ?1")?
-        .query_row([row], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
 }

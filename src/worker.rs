@@ -142,7 +142,10 @@ impl Worker {
         // From here to the record nothing interrupts.
         let _ = kill::point("worker-after-claim");
         let started_at_ms = wall_ms();
-        let waiting = claimed.elapsed();
+        // Since it was due (or came): what the customer waited for, not only our part of it.
+        let due_ms = message.not_before_ms.max(message.created_at_ms);
+        let waiting =
+            Duration::from_millis(u64::try_from(started_at_ms - due_ms).unwrap_or(0)).max(claimed.elapsed());
         let reply = self.call(&sending, &message, &prepared);
         let _ = kill::point("worker-after-call");
         self.record(sending, &message, reply, Waited { started_at_ms, waiting }, row, confirm);
@@ -213,6 +216,7 @@ impl Worker {
             at_ms: wall_ms(),
             reply: slot.answer(|| ClaimAnswer::Failed("the writer has stopped".into())),
             found: None,
+            row: 0,
         }));
         slot.wait()
     }

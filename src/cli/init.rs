@@ -66,12 +66,14 @@ pub fn make_databases(state_dir: &Path) -> Result<Vec<(PathBuf, bool)>, Failure>
     make_dir(&state.outbox_dir(), 0o2770)?;
     make_dir(&state.inbox_dir(), 0o700)?;
     let (outbox, inbox) = (state.outbox(), state.inbox());
-    if outbox.exists() != inbox.exists() {
-        let (missing, stands) = if outbox.exists() { (&inbox, &outbox) } else { (&outbox, &inbox) };
+    // An empty file is what a failed copy or a full disk leaves: as good as missing.
+    let there = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.len() > 0);
+    if there(&outbox) != there(&inbox) {
+        let (missing, stands) = if there(&outbox) { (&inbox, &outbox) } else { (&outbox, &inbox) };
         return Err(Failure::new(
             exit::UNAVAILABLE,
             format!(
-                "{}: is missing while {} stands. Making an empty one could repeat what was sent. Put the file back, or move both away and run init again",
+                "{}: is missing or empty while {} stands. Making an empty one could repeat what was sent. Put the file back, or move both away and run init again",
                 missing.display(),
                 stands.display()
             ),
@@ -85,7 +87,7 @@ pub fn make_databases(state_dir: &Path) -> Result<Vec<(PathBuf, bool)>, Failure>
     })?;
     let mut made = Vec::new();
     for (path, part, mode) in [(outbox, Part::Outbox, 0o660), (inbox, Part::Inbox, 0o600)] {
-        let new = !path.exists();
+        let new = !there(&path);
         drop(db::create(&path, part)?);
         if new {
             // SQLite gives -wal and -shm the mode of the file itself.

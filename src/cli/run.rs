@@ -1,6 +1,7 @@
 //! `run`: the agent in the foreground. READY only after recovery and one real commit; WATCHDOG only from proof of
 //! progress; SIGTERM and SIGINT stop gracefully.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
@@ -26,6 +27,8 @@ pub fn run(file: &SettingsFile) -> Outcome {
         file.path.display(),
         settings.agent.state_dir.display()
     );
+    // A file-size limit is an error of the write, which is handled, and not a reason to die.
+    let _ignored = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     // Before READY: a stop that comes while we start is a graceful one too.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Failure::new(exit::SOFTWARE, error.to_string()))?;

@@ -132,11 +132,19 @@ pub fn create(path: &Path, part: Part) -> Result<Connection, DbError> {
 
 fn open(path: &Path, flags: OpenFlags) -> Result<Connection, DbError> {
     // `stat` is safe beside SQLite's locks; opening the file ourselves would not be.
-    if let Err(error) = std::fs::metadata(path) {
-        return Err(match error.kind() {
-            std::io::ErrorKind::NotFound => DbError::Missing { path: path.to_owned() },
-            _ => DbError::Unusable { path: path.to_owned(), reason: error.to_string() },
-        });
+    match std::fs::metadata(path) {
+        // Even asking an empty file for its journal mode would write to it.
+        Ok(meta) if meta.len() == 0 => {
+            let reason = "the file is empty (a failed copy, a full disk?); put the right one back".into();
+            return Err(DbError::Unusable { path: path.to_owned(), reason });
+        }
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(DbError::Missing { path: path.to_owned() });
+        }
+        Err(error) => {
+            return Err(DbError::Unusable { path: path.to_owned(), reason: error.to_string() });
+        }
     }
     Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
         .map_err(|source| DbError::sqlite(path, source))

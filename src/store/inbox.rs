@@ -19,6 +19,8 @@ use crate::slot;
 #[must_use = "a SENDING row whose outcome is never recorded ends as ERROR"]
 #[derive(Debug)]
 pub struct Sending {
+    /// The row's own id: a row that was deleted by hand and claimed anew is another one.
+    row: i64,
     consumer: Destination,
     message_id: MessageId,
     owner: OwnerId,
@@ -37,7 +39,7 @@ impl Sending {
     #[doc(hidden)]
     #[cfg(debug_assertions)]
     pub fn for_tests(consumer: Destination, message_id: MessageId) -> Self {
-        Self { consumer, message_id, owner: OwnerId::new("test:test") }
+        Self { row: 0, consumer, message_id, owner: OwnerId::new("test:test") }
     }
 }
 
@@ -103,6 +105,8 @@ pub struct Claim {
     pub reply: slot::Answer<ClaimAnswer>,
     /// Filled in by `apply`.
     pub found: Option<Known>,
+    /// Filled in by `apply`.
+    pub row: i64,
 }
 
 impl Work for Claim {
@@ -114,6 +118,7 @@ impl Work for Claim {
             )?
             .execute(params![self.consumer, self.message_id, self.fingerprint, self.owner, self.at_ms])?;
         self.found = if inserted == 1 {
+            self.row = connection.last_insert_rowid();
             None
         } else {
             look(connection, &self.consumer, &self.message_id, &self.owner, &self.fingerprint)?
@@ -123,6 +128,7 @@ impl Work for Claim {
     fn committed(self: Box<Self>) {
         let answer = match self.found {
             None => ClaimAnswer::Claimed(Sending {
+                row: self.row,
                 consumer: self.consumer,
                 message_id: self.message_id,
                 owner: self.owner,
@@ -205,7 +211,8 @@ impl Record {
 
 impl Work for Record {
     fn apply(&mut self, connection: &Connection) -> rusqlite::Result<()> {
-        let Sending { consumer, message_id, owner } = &self.sending;
+        let Sending { row, consumer, message_id, owner } = &self.sending;
+        self.ended = None;
         let (state, code, vendor_ref, reason) = match &self.outcome {
             Outcome::Accepted { code, vendor_ref } => {
                 (InboxState::Sent, Some(code), vendor_ref.as_ref(), None)
@@ -215,9 +222,9 @@ impl Work for Record {
             Outcome::NotSent { .. } => {
                 let released = connection
                     .prepare_cached(
-                        "DELETE FROM inbox WHERE consumer = ?1 AND message_id = ?2 AND status = 'SENDING' AND claimed_by = ?3",
+                        "DELETE FROM inbox WHERE id = ?1 AND consumer = ?2 AND message_id = ?3 AND status = 'SENDING' AND claimed_by = ?4",
                     )?
-                    .execute(params![consumer, message_id, owner])?;
+                    .execute(params![row, consumer, message_id, owner])?;
                 if released == 1 {
                     attempt::append(connection, &self.attempt)?;
                 }
@@ -226,16 +233,40 @@ impl Work for Record {
         };
         let moved = connection
             .prepare_cached(
-                "UPDATE inbox SET status = ?4, vendor_code = ?5, vendor_ref = ?6, reason = ?7, finished_at_ms = ?8,
+                "UPDATE inbox SET status = ?5, vendor_code = ?6, vendor_ref = ?7, reason = ?8, finished_at_ms = ?9,
                         settled_by = 'worker'
-                  WHERE consumer = ?1 AND message_id = ?2 AND status = 'SENDING' AND claimed_by = ?3",
+                  WHERE id = ?1 AND consumer = ?2 AND message_id = ?3 AND status = 'SENDING' AND claimed_by = ?4",
             )?
-            .execute(params![consumer, message_id, owner, state, code, vendor_ref, reason, self.finished_at_ms])?;
-        // 0 = it is already there (a commit that failed and had landed), or the sweeper called it ERROR meanwhile.
-        if moved == 1 {
-            attempt::append(connection, &self.attempt)?;
+            .execute(params![row, consumer, message_id, owner, state, code, vendor_ref, reason, self.finished_at_ms])?;
+        if moved == 0 {
+            // It is already there (a commit that failed and had landed), the sweeper called it ERROR meanwhile, or the
+            // row was deleted by hand in mid-call: what was called must stay known, so the row is written again.
+            let again = connection
+                .prepare_cached(
+                    "INSERT INTO inbox (consumer, message_id, fingerprint, status, vendor_code, vendor_ref, reason, claimed_by,
+                                        claimed_at_ms, finished_at_ms, settled_by)
+                     VALUES (?1, ?2, 'unknown', ?3, ?4, ?5, ?6, ?7, ?8, ?9, 'worker') ON CONFLICT (consumer, message_id) DO NOTHING",
+                )?
+                .execute(params![
+                    consumer,
+                    message_id,
+                    state,
+                    code,
+                    vendor_ref,
+                    reason,
+                    owner,
+                    self.attempt.started_at_ms,
+                    self.finished_at_ms
+                ])?;
+            if again == 0 {
+                return Ok(());
+            }
+            log::error!(
+                "{message_id} dest={consumer} its row in the inbox was deleted during its call; it is written again"
+            );
         }
-        self.ended = (moved == 1).then_some(state);
+        attempt::append(connection, &self.attempt)?;
+        self.ended = Some(state);
         Ok(())
     }
     fn counted(&self) -> Option<Counted> {

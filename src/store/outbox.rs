@@ -3,7 +3,8 @@
 //! Every move names the state, and where there is one the owner, that it leaves; the returned bool says whether the
 //! row was still there to be moved. Statements are constants; the claim relies on the index `outbox_due`.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
 use crate::message::{Class, Destination, Message, MessageId, OwnerId};
 
@@ -101,12 +102,14 @@ pub struct Claimed {
     pub attempts: u32,
     /// It was handed over before: look in the inbox first.
     pub again: bool,
-    /// The message.
+    /// Columns that do not hold what they should (bytes that are no UTF-8, a blob): it can never be sent.
+    pub broken: Vec<&'static str>,
+    /// The message; broken columns are shown as well as they can be.
     pub message: Message,
 }
 
 const CLAIM: &str = "UPDATE outbox SET status = 'PUBLISHING', claimed_by = ?1, claimed_until_ms = ?2,
-         attempts = attempts + 1, updated_at_ms = ?3
+         attempts = min(attempts, 999999) + 1, updated_at_ms = ?3
   WHERE id IN (SELECT id FROM outbox
                 WHERE status = 'PENDING' AND blocked = 0 AND destination = ?4
                   AND priority IN (0, 1, 2, 3, 4, 5, 6, 7, 8, 9) AND not_before_ms <= ?3
@@ -117,7 +120,7 @@ const CLAIM: &str = "UPDATE outbox SET status = 'PUBLISHING', claimed_by = ?1, c
 /// PENDING -> PUBLISHING for at most `limit` due rows of one destination, most urgent and oldest first.
 pub fn claim(
     connection: &Connection,
-    destination: &str,
+    destination: &dyn ToSql,
     owner: &OwnerId,
     lease_until_ms: i64,
     now_ms: i64,
@@ -149,31 +152,96 @@ pub fn claim_one(
     Ok(moved == 1)
 }
 
+/// Reads the columns of a row that anybody may have written: what is broken is noted, not an error, so that one bad
+/// row can be parked and never stops the others.
+struct Columns<'a, 'r> {
+    row: &'a Row<'r>,
+    broken: Vec<&'static str>,
+}
+
+impl Columns<'_, '_> {
+    fn text(&mut self, index: usize, name: &'static str) -> rusqlite::Result<String> {
+        Ok(self.optional_text(index, name)?.unwrap_or_else(|| {
+            self.broken.push(name);
+            String::new()
+        }))
+    }
+    fn optional_text(&mut self, index: usize, name: &'static str) -> rusqlite::Result<Option<String>> {
+        Ok(match self.row.get_ref(index)? {
+            ValueRef::Null => None,
+            ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => Some(text.to_owned()),
+                Err(_) => {
+                    self.broken.push(name);
+                    Some(String::from_utf8_lossy(bytes).into_owned())
+                }
+            },
+            _ => {
+                self.broken.push(name);
+                None
+            }
+        })
+    }
+    fn integer(&mut self, index: usize, name: &'static str) -> rusqlite::Result<Option<i64>> {
+        Ok(match self.row.get_ref(index)? {
+            ValueRef::Null => None,
+            ValueRef::Integer(value) => Some(value),
+            _ => {
+                self.broken.push(name);
+                None
+            }
+        })
+    }
+}
+
 fn claimed(row: &Row<'_>) -> rusqlite::Result<Claimed> {
-    let class: String = row.get(4)?;
-    let attempts: u32 = row.get(14)?;
-    let reason: Option<String> = row.get(15)?;
+    let mut columns = Columns { row, broken: Vec::new() };
+    let attempts = columns.integer(14, "attempts")?.unwrap_or(i64::MAX);
+    let message = Message {
+        message_id: MessageId::new(columns.text(1, "message_id")?),
+        dedup_key: columns.text(2, "dedup_key")?,
+        kind: columns.text(3, "kind")?,
+        // CHECKed by the schema; anything else would be advertising's stricter hours.
+        class: Class::parse(&columns.text(4, "class")?).unwrap_or(Class::Advertising),
+        destination: Destination::new(columns.text(5, "destination")?),
+        recipient: columns.text(6, "recipient")?,
+        payload: columns.text(7, "payload")?,
+        ordering_key: columns.optional_text(8, "ordering_key")?,
+        priority: columns.integer(9, "priority")?.and_then(|value| value.try_into().ok()).unwrap_or(5),
+        not_before_ms: columns.integer(10, "not_before_ms")?.unwrap_or(0),
+        expires_at_ms: columns.integer(11, "expires_at_ms")?,
+        created_at_ms: columns.integer(12, "created_at_ms")?.unwrap_or(0),
+        traceparent: columns.optional_text(13, "traceparent")?,
+    };
+    let has_reason = !matches!(row.get_ref(15)?, ValueRef::Null);
     Ok(Claimed {
         id: row.get(0)?,
-        attempts,
-        again: attempts > 1 || reason.is_some(),
-        message: Message {
-            message_id: row.get(1)?,
-            dedup_key: row.get(2)?,
-            kind: row.get(3)?,
-            // CHECKed by the schema; anything else would be advertising's stricter hours.
-            class: Class::parse(&class).unwrap_or(Class::Advertising),
-            destination: row.get(5)?,
-            recipient: row.get(6)?,
-            payload: row.get(7)?,
-            ordering_key: row.get(8)?,
-            priority: row.get(9)?,
-            not_before_ms: row.get(10)?,
-            expires_at_ms: row.get(11)?,
-            created_at_ms: row.get(12)?,
-            traceparent: row.get(13)?,
-        },
+        attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
+        again: attempts > 1 || has_reason,
+        broken: columns.broken,
+        message,
     })
+}
+
+/// Text as it is in the file, valid UTF-8 or not: to be compared and bound again byte for byte.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RawText(Vec<u8>);
+
+impl RawText {
+    /// For people and for comparing with names of ours.
+    pub fn lossy(&self) -> std::borrow::Cow<'_, str> {
+        String::from_utf8_lossy(&self.0)
+    }
+}
+impl ToSql for RawText {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(ValueRef::Text(&self.0)))
+    }
+}
+impl FromSql for RawText {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        value.as_bytes().map(|bytes| Self(bytes.to_vec()))
+    }
 }
 
 const PUBLISH: &str =
@@ -276,7 +344,7 @@ pub fn lease_over(
     is_live: impl Fn(i64) -> bool,
 ) -> rusqlite::Result<usize> {
     let agent = owner.as_str().split(':').next().unwrap_or_default();
-    let rows: Vec<(i64, String)> = connection
+    let rows: Vec<(i64, RawText)> = connection
         .prepare_cached(
             "SELECT id, claimed_by FROM outbox
               WHERE status = 'PUBLISHING' AND (claimed_until_ms < ?1 OR claimed_by = ?2 OR substr(claimed_by, 1, length(?3)) = ?3)",
@@ -285,7 +353,7 @@ pub fn lease_over(
         .collect::<rusqlite::Result<_>>()?;
     let mut moved = 0;
     for (id, claimed_by) in rows {
-        if claimed_by == owner.as_str() && is_live(id) {
+        if claimed_by.lossy() == owner.as_str() && is_live(id) {
             continue;
         }
         moved += connection
@@ -313,7 +381,7 @@ pub fn extend_lease(
 }
 
 /// PENDING rows without a destination: (id, kind), oldest first.
-pub fn unrouted(connection: &Connection, limit: usize) -> rusqlite::Result<Vec<(i64, String)>> {
+pub fn unrouted(connection: &Connection, limit: usize) -> rusqlite::Result<Vec<(i64, RawText)>> {
     connection
         .prepare_cached("SELECT id, kind FROM outbox WHERE status = 'PENDING' AND blocked = 0 AND destination = '' LIMIT ?1")?
         .query_map([limit as i64], |row| Ok((row.get(0)?, row.get(1)?)))?
@@ -331,18 +399,18 @@ pub fn route(connection: &Connection, id: i64, destination: &str) -> rusqlite::R
 }
 
 /// The first destination after `after` that has waiting rows: a walk over the index, not over the rows.
-pub fn next_destination(connection: &Connection, after: &str) -> rusqlite::Result<Option<String>> {
+pub fn next_destination(connection: &Connection, after: &RawText) -> rusqlite::Result<Option<RawText>> {
     connection
         .prepare_cached(
             "SELECT destination FROM outbox WHERE status = 'PENDING' AND blocked = 0 AND destination > ?1
               ORDER BY destination LIMIT 1",
         )?
-        .query_row([after], |row| row.get(0))
+        .query_row(params![after], |row| row.get(0))
         .optional()
 }
 
 /// The earliest due time of a destination's waiting rows: ten look-ups, whatever the backlog.
-pub fn next_due_ms(connection: &Connection, destination: &str) -> rusqlite::Result<Option<i64>> {
+pub fn next_due_ms(connection: &Connection, destination: &dyn ToSql) -> rusqlite::Result<Option<i64>> {
     let mut statement = connection.prepare_cached(
         "SELECT not_before_ms FROM outbox WHERE status = 'PENDING' AND blocked = 0 AND destination = ?1 AND priority = ?2
           ORDER BY not_before_ms LIMIT 1",
@@ -379,9 +447,41 @@ pub fn overdue(connection: &Connection, now_ms: i64, limit: usize) -> rusqlite::
               WHERE status = 'PENDING' AND expires_at_ms IS NOT NULL AND expires_at_ms <= ?1 ORDER BY expires_at_ms LIMIT ?2",
         )?
         .query_map(params![now_ms, limit as i64], |row| {
-            Ok(Overdue { id: row.get(0)?, message_id: row.get(1)?, destination: row.get(2)?, expires_at_ms: row.get(3)? })
+            let text = |index| row.get::<_, RawText>(index).map(|text| text.lossy().into_owned());
+            Ok(Overdue {
+                id: row.get(0)?,
+                message_id: MessageId::new(text(1)?),
+                destination: Destination::new(text(2)?),
+                expires_at_ms: row.get(3)?,
+            })
         })?
         .collect()
+}
+
+/// Attempts, destination and message id of a row, for texts and retries; `None` if somebody has deleted it.
+pub fn facts(connection: &Connection, id: i64) -> rusqlite::Result<Option<Facts>> {
+    connection
+        .prepare_cached("SELECT attempts, destination, message_id FROM outbox WHERE id = ?1")?
+        .query_row([id], |row| {
+            let text = |index| row.get::<_, RawText>(index).map(|text| text.lossy().into_owned());
+            let attempts: i64 = row.get(0)?;
+            Ok(Facts {
+                attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
+                destination: text(1)?,
+                message_id: text(2)?,
+            })
+        })
+        .optional()
+}
+
+/// See [`facts`].
+pub struct Facts {
+    /// Claims so far.
+    pub attempts: u32,
+    /// Where to.
+    pub destination: String,
+    /// Which.
+    pub message_id: String,
 }
 
 /// The earliest deadline among waiting rows.

@@ -26,6 +26,9 @@ use crate::store::inbox::Sending;
 
 /// A token's life by the document; the answer's `expired` may only shorten it.
 const TOKEN_LIFE: Duration = Duration::from_secs(24 * 3600);
+/// Longest token that is taken, bytes: a longer one would not fit into a request's head with the rest, and the document's
+/// are a few hundred.
+const TOKEN_BYTES_MAX: usize = 8 * 1024;
 /// Korean time; the zone of `expired` is not written, that of `sendtime` is (asked of the vendor).
 const KST: jiff::tz::Offset = jiff::tz::Offset::constant(9);
 /// Wait for the next turn, when another thread's answer made the token void between our look at it and our send.
@@ -144,7 +147,7 @@ fn read_login(answer: &Answer, timing: Timing) -> Result<Issued, Box<Reply>> {
     let json = decode::body(answer).unwrap_or(Value::Null);
     if (200..300).contains(&answer.status)
         && let Some(token) = json.get("accesstoken").and_then(Value::as_str)
-        && !token.is_empty()
+        && (1..=TOKEN_BYTES_MAX).contains(&token.len())
         && token.bytes().all(|byte| byte.is_ascii_graphic())
     {
         let expired = json.get("expired").and_then(Value::as_str);

@@ -7,6 +7,7 @@ pub mod bizppurio;
 pub mod client;
 pub mod euckr;
 pub mod http;
+pub mod json;
 mod pace;
 pub mod token;
 

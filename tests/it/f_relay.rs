@@ -57,7 +57,7 @@ fn f06_two_relays_take_different_rows() {
     loop {
         let now_ms = onceward::clock::wall_ms();
         let rows = onceward::db::write(&mut connection, |tx| {
-            let rows = outbox::claim(tx, "gateway", &other, now_ms + 60_000, now_ms, 7)?;
+            let rows = outbox::claim(tx, &"gateway", &other, now_ms + 60_000, now_ms, 7)?;
             for row in &rows {
                 assert!(outbox::publish(tx, row.id, &other, now_ms)?, "its own claim");
             }

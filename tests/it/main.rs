@@ -11,5 +11,6 @@ mod f_producer;
 mod f_relay;
 mod f_stop;
 mod f_worker;
+mod hostile;
 mod schema;
 mod torture;

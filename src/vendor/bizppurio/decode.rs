@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::codes::{Class, Code, look_up};
 use crate::message::{NotSentKind, NotSentProof, Outcome};
 use crate::vendor::client::Answer;
-use crate::vendor::pace;
+use crate::vendor::{json, pace};
 
 /// Longest `messagekey` that is kept, characters; the document says 32.
 const MESSAGE_KEY_CHARS_MAX: usize = 100;
@@ -32,7 +32,7 @@ pub fn message(answer: &Answer, reference: &str) -> Decoded {
 
 /// The body as JSON if its end is proven; half an answer must not look like a whole one.
 pub fn body(answer: &Answer) -> Option<Value> {
-    if answer.framed { serde_json::from_slice(&answer.body).ok() } else { None }
+    if answer.framed { json::strict(&answer.body) } else { None }
 }
 
 /// `code`, which official examples show as a number and as text.
@@ -98,7 +98,12 @@ fn without_code(answer: &Answer, code: Option<u16>, why: &str) -> Outcome {
     let speaks_of_acceptance = serde_json::from_slice::<Value>(&answer.body).is_ok_and(|json| {
         self::code(&json).and_then(look_up).is_some_and(|row| row.class == Class::Accepted)
     });
+    // Nor is a body any proof that names a key twice, and so says two things.
+    let contradicts_itself = answer.framed
+        && json::strict(&answer.body).is_none()
+        && serde_json::from_slice::<Value>(&answer.body).is_ok();
     let (kind, meaning) = match answer.status {
+        _ if contradicts_itself => return unknown(answer, code, "the answer names a key twice"),
         _ if speaks_of_acceptance => return unknown(answer, code, why),
         401 | 403 => (NotSentKind::Refused, "refused at the door"),
         429 => (NotSentKind::Throttled(pace::wait_after_refusal(answer)), "too many requests"),

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::config::{HttpSettings, Match};
 use crate::message::{NotSentKind, NotSentProof, Outcome};
 use crate::vendor::client::Answer;
-use crate::vendor::pace;
+use crate::vendor::{json, pace};
 
 /// Longest reference of the vendor's that is kept, characters.
 const VENDOR_REF_CHARS_MAX: usize = 200;
@@ -34,7 +34,7 @@ pub fn read(settings: &HttpSettings, answer: &Answer) -> Outcome {
         _ => {}
     }
     // A body without a proven end may be half of one.
-    let json: Option<Value> = if answer.framed { serde_json::from_slice(&answer.body).ok() } else { None };
+    let json: Option<Value> = if answer.framed { json::strict(&answer.body) } else { None };
     let judge = |rule| verdict(rule, answer.status, json.as_ref());
     // The vendor's own code is worth more to people than the status, where the rule names its place.
     let code = |rule: &Match| {
