@@ -281,6 +281,7 @@ impl Relay {
             Ok(round) => {
                 if self.trouble.take().is_some() {
                     log::warn!("{}: can be written again", self.parts.path.display());
+                    self.parts.alerts.clear(Cause::Database, "outbox.db");
                 }
                 for confirm in &confirms {
                     if matches!(confirm.answer, Answer::InFlight) {
@@ -289,6 +290,7 @@ impl Relay {
                     self.land(confirm.row);
                 }
                 for (cause, destination, text) in round.alerts {
+                    log::warn!("{text} dest={destination}");
                     self.parts.alerts.raise(cause, &destination, text);
                 }
                 let _ = kill::point("relay-after-claim");
@@ -313,6 +315,8 @@ impl Relay {
                             "{}: {error}; nothing new is taken from it until it can be written",
                             self.parts.path.display()
                         );
+                        let text = "outbox.db cannot be written: nothing new is taken from it until it can";
+                        self.parts.alerts.raise(Cause::Database, "outbox.db", text.into());
                         WRITER_RETRY_MIN
                     }
                     Some(pause) => (pause * 2).min(WRITER_RETRY_MAX),

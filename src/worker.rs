@@ -333,7 +333,8 @@ impl Worker {
                 format!("closed: {reason}; its messages wait, one probe at a time"),
             ),
             Change::Opened(after) => {
-                log::warn!("dest={destination} answers again after {} s", after.as_secs())
+                log::warn!("dest={destination} answers again after {} s", after.as_secs());
+                self.shared.alerts.clear(Cause::DestinationClosed, destination.as_str());
             }
             Change::Waits(pause) => {
                 log::warn!("dest={destination} asks for a pause of {} ms", pause.as_millis())
