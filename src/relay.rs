@@ -486,8 +486,9 @@ impl Relay {
                     self.parts.policy.judge(&claimed.message, Asking::Relay, now_ms)
                 {
                     log::info!(
-                        "{} waits dest={destination} until_ms={until_ms} {reason}",
-                        claimed.message.message_id
+                        "{} waits dest={destination} until_ms={until_ms} {reason}{}",
+                        claimed.message.message_id,
+                        claimed.message.traced()
                     );
                     let how = outbox::Postpone { not_before_ms: Some(until_ms), give_back: true, reason };
                     outbox::postpone(tx, claimed.id, &self.parts.owner, &how, now_ms)?;

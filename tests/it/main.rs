@@ -6,6 +6,7 @@
 mod support;
 
 mod cli;
+mod f_alerts;
 mod f_http;
 mod f_producer;
 mod f_relay;
@@ -13,3 +14,4 @@ mod f_stop;
 mod f_worker;
 mod schema;
 mod torture;
+mod trace;
