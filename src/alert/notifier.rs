@@ -21,7 +21,7 @@ use super::words::Speaker;
 use crate::clock::wall_ms;
 use crate::config::Settings;
 use crate::db::writer::Writer;
-use crate::store::alert::Save;
+use crate::store::alert::{Save, Saved};
 
 /// First pause of a hook that failed; doubled up to [`HOOK_PAUSE_MAX`].
 const HOOK_PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -86,7 +86,7 @@ pub struct Notifier {
     writer: Writer,
     desks: Vec<Desk>,
     results: Receiver<(usize, Result<(), Refusal>)>,
-    saved: (Sender<(bool, Vec<Key>)>, Receiver<(bool, Vec<Key>)>),
+    saved: (Sender<Saved>, Receiver<Saved>),
     saving: bool,
     save_not_before: Instant,
     save_put_off: bool,

@@ -18,6 +18,9 @@ const NOTED_UNTIL: &str = "alerts_noted_until_ms";
 /// Mark: quarantined rows up to this id were told.
 const QUARANTINE_SEEN: &str = "alerts_quarantine_seen";
 
+/// What became of a copy: whether it is on the disk, and if not which keys it held.
+pub type Saved = (bool, Vec<Key>);
+
 /// Work: writes a copy of the changed pages.
 pub struct Save {
     /// What changed.
@@ -28,8 +31,8 @@ pub struct Save {
     pub at_ms: i64,
     /// Last quarantined row that the copy counts, if any.
     pub quarantine_seen: Option<i64>,
-    /// Told whether it is on the disk, and for which keys.
-    pub reply: Sender<(bool, Vec<Key>)>,
+    /// Told what became of it.
+    pub reply: Sender<Saved>,
 }
 
 impl Work for Save {
