@@ -83,9 +83,10 @@ impl Alerts {
         });
     }
 
-    /// A watch looked: raises what nobody has raised, ends what has been over for `settled`.
+    /// A watch looked: raises what nobody has raised, ends what has been over for `settled`. The destination is named
+    /// as the book names it, so that an alert about one that the settings lost can end.
     pub fn level(&self, cause: Cause, destination: &str, level: Level, settled: Duration) {
-        let key = self.key(cause, destination);
+        let key = Key { cause, destination: destination.to_owned() };
         let level = match level {
             Level::On(count, text) => Level::On(count, clean(&text)),
             Level::Off => Level::Off,
@@ -152,5 +153,36 @@ fn write_to_journal(notice: &Notice) {
         NoticeKind::Clear => {
             log::warn!("all-clear of={cause} dest={destination} new={new} total={total} was: {text}")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_destinations_of_the_settings_are_named() {
+        let alerts = Alerts::new(vec!["gateway".into()], Duration::from_secs(60), &[]);
+        for (cause, given, shown) in [
+            (Cause::Parked, "gateway", "gateway"),
+            (Cause::Error, "01012345678", OTHER),
+            (Cause::Disk, "", ""),
+            (Cause::Clock, "", ""),
+            (Cause::Database, "inbox.db", "inbox.db"),
+        ] {
+            alerts.raise(cause, given, "text".into());
+            assert_eq!(alerts.open(cause), [shown]);
+            alerts.clear(cause, given);
+            assert_eq!(alerts.open(cause), Vec::<String>::new(), "{given}");
+        }
+    }
+
+    #[test]
+    fn an_alert_about_a_destination_that_the_settings_lost_ends() {
+        let alerts = Alerts::new(vec!["gateway".into()], Duration::from_secs(60), &[]);
+        alerts.level(Cause::Parked, "lost", Level::On(1, "text".into()), Duration::ZERO);
+        assert_eq!(alerts.open(Cause::Parked), ["lost"]);
+        alerts.level(Cause::Parked, "lost", Level::Off, Duration::ZERO);
+        assert_eq!(alerts.open(Cause::Parked), Vec::<String>::new());
     }
 }
