@@ -73,7 +73,8 @@ CREATE TABLE outbox (
 CREATE INDEX outbox_due ON outbox (destination, priority, not_before_ms) WHERE status = 'PENDING' AND blocked = 0;
 CREATE INDEX outbox_claimed ON outbox (claimed_until_ms) WHERE status = 'PUBLISHING';
 CREATE INDEX outbox_deadline ON outbox (expires_at_ms) WHERE status = 'PENDING' AND expires_at_ms IS NOT NULL;
-CREATE INDEX outbox_stopped ON outbox (status, updated_at_ms) WHERE status IN ('PARKED', 'HELD');
+-- written with OR: SQLite does not see that `status = 'PARKED'` is within an IN
+CREATE INDEX outbox_stopped ON outbox (status, updated_at_ms) WHERE status = 'PARKED' OR status = 'HELD' OR status = 'EXPIRED';
 CREATE INDEX outbox_lane ON outbox (ordering_key, id) WHERE ordering_key IS NOT NULL AND closed_at_ms IS NULL;
 
 -- A second row under a known dedup_key: kept apart, never sent. Holds personal data like the outbox itself.
@@ -306,15 +307,29 @@ CREATE TABLE tally (
   PRIMARY KEY (day, consumer, what)
 ) STRICT, WITHOUT ROWID;
 
--- What a person should know, by cause and destination.
+-- What a person should know, by cause and destination. A count only grows.
 CREATE TABLE alert (
+  cause         TEXT NOT NULL,
+  destination   TEXT NOT NULL,                      -- or a part of the agent; '' = the agent itself
+  count         INTEGER NOT NULL,                   -- raised so far
+  first_at_ms   INTEGER NOT NULL,                   -- when it was opened, the last time
+  last_at_ms    INTEGER NOT NULL,                   -- raised last
+  last_text     TEXT NOT NULL,
+  open          INTEGER NOT NULL,                   -- 1 = it lasts; 0 = over, or an event without an end
+  cleared_at_ms INTEGER,
+  PRIMARY KEY (cause, destination),
+  CONSTRAINT open_is_0_or_1 CHECK (open IN (0, 1))
+) STRICT, WITHOUT ROWID;
+
+-- What each hook was told of it: it is due a notice while its count is behind, or an all-clear while only `open` is.
+CREATE TABLE alert_told (
+  hook        TEXT NOT NULL,                        -- journal, webhook, command
   cause       TEXT NOT NULL,
   destination TEXT NOT NULL,
-  count       INTEGER NOT NULL,
-  first_at_ms INTEGER NOT NULL,
-  last_at_ms  INTEGER NOT NULL,
-  last_text   TEXT NOT NULL,
-  PRIMARY KEY (cause, destination)
+  count       INTEGER NOT NULL,                     -- the alert's count at that time
+  open        INTEGER NOT NULL,                     -- it was told that it lasts
+  at_ms       INTEGER,                              -- NULL = never told
+  PRIMARY KEY (hook, cause, destination)
 ) STRICT, WITHOUT ROWID;
 
 CREATE VIEW v_trouble AS

@@ -6,12 +6,14 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 
+use crate::alert::conditions::{self, Conditions};
+use crate::alert::notifier::{self, Notifier};
 use crate::alert::{Alerts, Cause};
 use crate::clock::wall_ms;
 use crate::config::Settings;
@@ -60,6 +62,12 @@ pub enum StartError {
         /// Why.
         reason: String,
     },
+    /// An alert hook cannot be built.
+    #[error("[alert]: {reason}")]
+    Alert {
+        /// Why.
+        reason: String,
+    },
     /// Threads, random numbers.
     #[error("cannot start: {0}")]
     Io(#[from] std::io::Error),
@@ -78,7 +86,7 @@ impl StartError {
             },
             Self::Db(error) => db_exit_code(error),
             Self::HalfThere { .. } => exit::UNAVAILABLE,
-            Self::Vendor { .. } => exit::SETTINGS,
+            Self::Vendor { .. } | Self::Alert { .. } => exit::SETTINGS,
         }
     }
 }
@@ -113,7 +121,16 @@ pub struct Agent {
     stop_within: Duration,
     sweep: SweepParts,
     gates: Vec<(String, Arc<Gate>)>,
+    telling: Telling,
     _ownership: Ownership,
+}
+
+/// The rooms that tell people; each ends when its sender is dropped.
+struct Telling {
+    conditions: JoinHandle<()>,
+    conditions_stop: Sender<()>,
+    notifier: JoinHandle<()>,
+    notifier_stop: Sender<()>,
 }
 
 struct SweepParts {
@@ -136,6 +153,17 @@ impl Agent {
         let inbox_path = state.inbox();
         let mut connection = db::open_writer(&inbox_path, Part::Inbox, Durability::Full)?;
         let sqlite = |source| DbError::sqlite(&inbox_path, source);
+        // Before anything is settled: what an earlier start had to tell, and what it may have left untold.
+        let hooks = notifier::hooks(settings).map_err(|reason| StartError::Alert { reason })?;
+        let names: Vec<&'static str> = hooks.iter().map(|hook| hook.name()).collect();
+        let destinations = settings.destinations.iter().map(|destination| destination.name.clone()).collect();
+        let alerts = Alerts::new(destinations, settings.alert.interval, &names);
+        let outbox_path = state.outbox();
+        let quarantine_seen = {
+            let outbox = db::open_reader(&outbox_path, Part::Outbox)?;
+            let seen = conditions::recall(&alerts, &connection, &outbox).map_err(sqlite)?;
+            Arc::new(AtomicI64::new(seen))
+        };
         let agent_id = db::write(&mut connection, meta::agent_id).map_err(sqlite)?;
         let owner = owner::owner_id(&agent_id)?;
         let orphans = sweeper::recover(&mut connection, &owner, &policy).map_err(sqlite)?;
@@ -156,9 +184,12 @@ impl Agent {
             inbox_checkpointer,
             tally::land,
         )?;
-        let alerts = Alerts::new(writer.clone());
         sweeper::tell(&alerts, Cause::StaleSending, &orphans);
         let inbox_pool = pool::open(inbox_path, Part::Inbox, POOL_READERS)?;
+        let (notifier_stop, stopped) = crossbeam_channel::bounded(0);
+        let notifier =
+            Notifier::new(alerts.clone(), writer.clone(), hooks, quarantine_seen.clone(), stopped)?;
+        let notifier = spawn("alerts", move || notifier.run())?;
 
         let stop = Arc::new(AtomicBool::new(false));
         let flags = Arc::new(WatchFlags::new()?);
@@ -196,9 +227,22 @@ impl Agent {
             });
         }
 
-        let outbox_path = state.outbox();
         let (outbox_checkpointer, outbox_checkpoint_thread) =
             checkpointer("ckpt-outbox", &outbox_path, Part::Outbox)?;
+        let look_at = Conditions::new(conditions::Parts {
+            alerts: alerts.clone(),
+            interval: settings.alert.interval,
+            disk_free: settings.alert.disk_free,
+            backlog_age: settings.alert.backlog_age,
+            root: state.root.clone(),
+            outbox: outbox_path.clone(),
+            inbox: inbox_pool.clone(),
+            writer: writer.clone(),
+            gates: gates.clone(),
+            quarantine_seen,
+        });
+        let (conditions_stop, stopped) = crossbeam_channel::bounded(0);
+        let conditions = spawn("conditions", move || look_at.run(&stopped))?;
         let (relay, relay_events) = Relay::new(RelayParts {
             path: outbox_path.clone(),
             owner: owner.clone(),
@@ -240,6 +284,7 @@ impl Agent {
                 last_sweep: Instant::now(),
             },
             gates,
+            telling: Telling { conditions, conditions_stop, notifier, notifier_stop },
             _ownership: ownership,
         };
         if !agent.makes_progress(Duration::from_secs(30)) {
@@ -318,12 +363,27 @@ impl Agent {
         self.stop.store(true, Ordering::SeqCst);
         self.flags.stop();
         let _ = self.relay_events.send(Event::Stop(deadline));
-        let Self { relay, workers, watch, writer_thread, checkpointers, writer, relay_events, sweep, .. } =
-            self;
+        let Self {
+            relay,
+            workers,
+            watch,
+            writer_thread,
+            checkpointers,
+            writer,
+            relay_events,
+            sweep,
+            telling,
+            ..
+        } = self;
+        drop(telling.conditions_stop);
         let in_time = join_until(relay, deadline); // its lanes drop: workers end
         let late =
             workers.into_iter().map(|worker| join_until(worker, deadline)).filter(|ended| !ended).count();
         let all = in_time && late == 0;
+        // After those who raise, before the writer that keeps the last of it.
+        let _ = join_until(telling.conditions, deadline);
+        drop(telling.notifier_stop);
+        let _ = join_until(telling.notifier, deadline.max(Instant::now() + STOP_MARGIN / 2));
         drop((writer, sweep, relay_events));
         if all {
             // Only now is nobody left who could hand the writer an outcome.

@@ -173,6 +173,12 @@ impl Gate {
         }
     }
 
+    /// Why it is closed; `None` while it is open or only waits.
+    pub fn closed_by(&self) -> Option<String> {
+        let state = self.lock();
+        state.closed.as_ref().map(|_| state.last_error.clone().unwrap_or_else(|| "no answer".into()))
+    }
+
     /// For status: closed or waiting, why, and how long until the next try.
     pub fn describe(&self, now: Instant) -> Option<(String, Duration)> {
         let state = self.lock();

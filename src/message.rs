@@ -116,6 +116,30 @@ pub struct Message {
     pub traceparent: Option<String>,
 }
 
+impl Message {
+    /// The trace context, if it has the shape that W3C gives it (version 00): only then does it go into logs, attempt
+    /// rows and to the vendor, since a producer may put any text there. A broken one never holds a message back.
+    pub fn trace_context(&self) -> Option<&str> {
+        let text = self.traceparent.as_deref()?;
+        let mut parts = text.split('-');
+        let mut hex = |digits: usize| {
+            parts.next().filter(|part| {
+                part.len() == digits && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+            })
+        };
+        let version = hex(2)?;
+        let (trace, parent) = (hex(32)?, hex(16)?);
+        let _flags = hex(2)?;
+        let zeros = |id: &str| id.bytes().all(|byte| byte == b'0');
+        (version == "00" && !zeros(trace) && !zeros(parent) && parts.next().is_none()).then_some(text)
+    }
+
+    /// The end of a log line about this message: its trace context, or nothing.
+    pub fn traced(&self) -> String {
+        self.trace_context().map(|trace| format!(" traceparent={trace}")).unwrap_or_default()
+    }
+}
+
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")
@@ -215,4 +239,42 @@ pub struct Reply {
     pub timing: Timing,
     /// The vendor asks the whole destination to slow down (`RateLimit-*` with nothing remaining, `Retry-After`).
     pub pause: Option<Duration>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_trace_context_passes_for_one() {
+        let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        for (text, passes) in [
+            (good, true),
+            (&good.replace("00-4b", "01-4b")[..], false),
+            (&good.to_uppercase()[..], false),
+            (&format!("{good}-00")[..], false),
+            ("00-00000000000000000000000000000000-00f067aa0ba902b7-01", false),
+            ("00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01", false),
+            ("01012345678", false),
+            ("a\nalert cause=ERROR", false),
+            ("", false),
+        ] {
+            let message = Message {
+                message_id: MessageId::new("ow-1"),
+                dedup_key: "k".into(),
+                kind: "TEST".into(),
+                class: Class::Transactional,
+                destination: Destination::new("gateway"),
+                recipient: "01000000001".into(),
+                payload: "{}".into(),
+                ordering_key: None,
+                priority: 5,
+                not_before_ms: 0,
+                expires_at_ms: None,
+                created_at_ms: 0,
+                traceparent: Some(text.to_owned()),
+            };
+            assert_eq!(message.trace_context(), passes.then_some(text), "{text}");
+        }
+    }
 }

@@ -282,6 +282,7 @@ impl Relay {
             Ok(round) => {
                 if self.trouble.take().is_some() {
                     log::warn!("{}: can be written again", self.parts.path.display());
+                    self.parts.alerts.clear(Cause::Database, "outbox.db");
                 }
                 for confirm in &confirms {
                     if matches!(confirm.answer, Answer::InFlight) {
@@ -290,6 +291,7 @@ impl Relay {
                     self.land(confirm.row);
                 }
                 for (cause, destination, text) in round.alerts {
+                    log::warn!("{text} dest={destination}");
                     self.parts.alerts.raise(cause, &destination, text);
                 }
                 let _ = kill::point("relay-after-claim");
@@ -316,6 +318,8 @@ impl Relay {
                             "{}: {error}; nothing new is taken from it until it can be written",
                             self.parts.path.display()
                         );
+                        let text = "outbox.db cannot be written: nothing new is taken from it until it can";
+                        self.parts.alerts.raise(Cause::Database, "outbox.db", text.into());
                         WRITER_RETRY_MIN
                     }
                     Some(pause) => (pause * 2).min(WRITER_RETRY_MAX),
@@ -488,8 +492,9 @@ impl Relay {
                     self.parts.policy.judge(&claimed.message, Asking::Relay, now_ms)
                 {
                     log::info!(
-                        "{} waits dest={destination} until_ms={until_ms} {reason}",
-                        claimed.message.message_id
+                        "{} waits dest={destination} until_ms={until_ms} {reason}{}",
+                        claimed.message.message_id,
+                        claimed.message.traced()
                     );
                     let how = outbox::Postpone { not_before_ms: Some(until_ms), give_back: true, reason };
                     outbox::postpone(tx, claimed.id, &self.parts.owner, &how, now_ms)?;

@@ -180,7 +180,13 @@ impl Worker {
         if known.status == InboxState::Sending && known.mine {
             return Answer::InFlight;
         }
-        log::info!("{} duplicate dest={} known as {}", message.message_id, message.destination, known.status);
+        log::info!(
+            "{} duplicate dest={} known as {}{}",
+            message.message_id,
+            message.destination,
+            known.status,
+            message.traced()
+        );
         Answer::Settled
     }
 
@@ -292,7 +298,7 @@ impl Worker {
             us(reply.timing.connecting),
             us(reply.timing.answering),
             reason.as_deref().map(|reason| format!(" reason={reason:?}")).unwrap_or_default(),
-            message.traceparent.as_deref().map(|trace| format!(" traceparent={trace}")).unwrap_or_default(),
+            message.traced(),
         );
         let attempt = Attempt {
             consumer: message.destination.clone(),
@@ -305,7 +311,7 @@ impl Worker {
             vendor_code: code,
             reason,
             claimed_by: shared.owner.clone(),
-            traceparent: message.traceparent.clone(),
+            traceparent: message.trace_context().map(str::to_owned),
         };
         if let Outcome::Unknown { reason, .. } = &reply.outcome {
             let text = format!(
@@ -341,7 +347,8 @@ impl Worker {
                 format!("closed: {reason}; its messages wait, one probe at a time"),
             ),
             Change::Opened(after) => {
-                log::warn!("dest={destination} answers again after {} s", after.as_secs())
+                log::warn!("dest={destination} answers again after {} s", after.as_secs());
+                self.shared.alerts.clear(Cause::DestinationClosed, destination.as_str());
             }
             Change::Waits(pause) => {
                 log::warn!("dest={destination} asks for a pause of {} ms", pause.as_millis())

@@ -1,5 +1,6 @@
 //! The table of commands; one file for each. Help, manual page and completions are printed from this table.
 
+mod alert;
 mod check;
 mod demo;
 mod enqueue;
@@ -88,6 +89,8 @@ enum Command {
     Cancel(verbs::Args),
     /// Check settings, databases, a real commit, disk, clock, login, DNS and TLS: one verdict a line
     Check(check::Args),
+    /// Try the alert hooks of the settings
+    Alert(alert::Args),
     /// Print the schema of both databases
     Schema,
     /// Print the manual page
@@ -122,6 +125,7 @@ pub fn main() -> i32 {
         Command::Release(args) => verbs::run(&settings, verbs::Verb::Release, args),
         Command::Cancel(args) => verbs::run(&settings, verbs::Verb::Cancel, args),
         Command::Check(args) => check::run(&settings, args),
+        Command::Alert(args) => alert::run(&settings, args),
         Command::Schema => output::print(include_str!("../../schema.sql")),
         Command::Man => man(),
         Command::Completions { shell } => {

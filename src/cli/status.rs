@@ -70,10 +70,18 @@ fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
             })?
             .collect::<rusqlite::Result<_>>()?;
         alerts = inbox
-            .prepare("SELECT cause, destination, count, last_at_ms, last_text FROM alert ORDER BY last_at_ms DESC LIMIT 20")?
+            .prepare(
+                "SELECT cause, destination, count, first_at_ms, last_at_ms, last_text, open, cleared_at_ms,
+                        (SELECT group_concat(hook, ', ') FROM alert_told AS told
+                          WHERE told.cause = alert.cause AND told.destination = alert.destination
+                            AND (told.count < alert.count OR told.open > alert.open))
+                   FROM alert ORDER BY open DESC, last_at_ms DESC LIMIT 20",
+            )?
             .query_map([], |row| {
                 Ok(json!({ "cause": row.get::<_, String>(0)?, "destination": row.get::<_, String>(1)?, "count": row.get::<_, i64>(2)?,
-                           "last_at_ms": row.get::<_, i64>(3)?, "text": row.get::<_, String>(4)? }))
+                           "first_at_ms": row.get::<_, i64>(3)?, "last_at_ms": row.get::<_, i64>(4)?, "text": row.get::<_, String>(5)?,
+                           "open": row.get::<_, bool>(6)?, "cleared_at_ms": row.get::<_, Option<i64>>(7)?,
+                           "not_yet_told": row.get::<_, Option<String>>(8)? }))
             })?
             .collect::<rusqlite::Result<_>>()?;
         let mark = |key: &str| crate::store::meta::get(inbox, key);
@@ -154,14 +162,22 @@ fn for_people(status: &Value, settings: &Settings) -> String {
         each("today", &|row| vec![text(&row["destination"]), text(&row["status"]), row["count"].to_string()]),
     );
     section(
-        "alerts (latest first)",
-        &["LAST", "CAUSE", "DESTINATION", "COUNT", "TEXT"],
+        "alerts (what lasts first, then the latest)",
+        &["LAST", "CAUSE", "DESTINATION", "COUNT", "STATE", "TEXT"],
         each("alerts", &|row| {
             vec![
                 output::local_time(row["last_at_ms"].as_i64().unwrap_or(0), zone),
                 text(&row["cause"]),
                 text(&row["destination"]),
                 row["count"].to_string(),
+                match (row["open"].as_bool(), row["cleared_at_ms"].as_i64()) {
+                    (Some(true), _) => "lasts".to_owned(),
+                    (_, Some(at_ms)) => format!("over since {}", output::local_time(at_ms, zone)),
+                    _ => "happened".to_owned(),
+                } + &row["not_yet_told"]
+                    .as_str()
+                    .map(|hooks| format!("; due to {hooks}"))
+                    .unwrap_or_default(),
                 text(&row["text"]),
             ]
         }),

@@ -19,6 +19,7 @@ mod route;
 mod sample;
 mod secret;
 mod section;
+mod size;
 mod url;
 
 pub use find::{DEFAULT_PATH, find};
@@ -265,6 +266,12 @@ pub struct AlertSettings {
     pub stale_sending: Duration,
     /// Oldest due row older than this.
     pub backlog_age: Duration,
+    /// Between two notices of one cause and destination to one hook, 1 s..=7 d; the first comes at once.
+    pub interval: Duration,
+    /// Longest run of the command, 1 s..=5 min; then it is killed.
+    pub command_timeout: Duration,
+    /// Free space on the file system of the state folder below which a person is told, bytes; 0 = never.
+    pub disk_free: u64,
 }
 
 /// `[retention]`

@@ -19,6 +19,7 @@ use super::problems::{Problems, SettingsError};
 use super::route::routes;
 use super::secret::{FormOnly, SecretReader, SecretSource, SystemSecrets};
 use super::section::{Given, Section, came, printable, tables};
+use super::size::size;
 use super::{
     AgentSettings, AlertSettings, RelaySettings, Repeat, RetentionSettings, RetrySettings, Settings,
     WindowSettings, url,
@@ -35,6 +36,8 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 const QUICK: Repeat = Repeat { times: 2, every: SECOND };
 const LATER: Repeat = Repeat { times: 3, every: Duration::from_secs(600) };
+/// Room for weeks of a branch's messages, and for outcomes when producers fill the rest.
+const DISK_FREE: u64 = 256 << 20;
 const HANDOFF_MINUTES: [u32; 6] = [1, 2, 4, 8, 16, 30];
 
 /// Largest settings file, bytes: thousands of times a real one, and no accident fills the memory.
@@ -384,12 +387,19 @@ fn alert(
         section.get(problems, "stale_sending", 10 * MINUTE, |value| duration(value, SECOND, DAY));
     let backlog_age =
         section.get(problems, "backlog_age", 30 * MINUTE, |value| duration(value, SECOND, 30 * DAY));
+    let interval = section.get(problems, "interval", 15 * MINUTE, |value| duration(value, SECOND, 7 * DAY));
+    let command_timeout =
+        section.get(problems, "command_timeout", 30 * SECOND, |value| duration(value, SECOND, 5 * MINUTE));
+    let disk_free = section.get(problems, "disk_free", DISK_FREE, |value| size(value, 0, u64::MAX >> 1));
     section.finish(problems);
     let alert = AlertSettings {
         webhook: webhook.value,
         command: command.value,
         stale_sending: stale_sending.value,
         backlog_age: backlog_age.value,
+        interval: interval.value,
+        command_timeout: command_timeout.value,
+        disk_free: disk_free.value,
     };
     (alert, stale_sending)
 }

@@ -366,3 +366,35 @@ pub fn settle_orphan(
     }
     Ok(moved == 1)
 }
+
+/// ERROR rows of one destination.
+pub struct Unsettled {
+    /// Destination.
+    pub destination: String,
+    /// Their owner died, or they were stale; else the call itself had an unknown outcome.
+    pub owner_died: bool,
+    /// How many.
+    pub count: i64,
+}
+
+/// ERROR rows by destination: as many looks as there are ERROR rows.
+pub fn unsettled(connection: &Connection) -> rusqlite::Result<Vec<Unsettled>> {
+    unsettled_after(connection, i64::MIN)
+}
+
+/// The same for those that became ERROR after this moment.
+pub fn unsettled_after(connection: &Connection, after_ms: i64) -> rusqlite::Result<Vec<Unsettled>> {
+    connection
+        .prepare_cached(
+            "SELECT consumer, settled_by IN ('start', 'sweeper'), count(*) FROM inbox
+              WHERE status = 'ERROR' AND finished_at_ms > ?1 GROUP BY 1, 2",
+        )?
+        .query_map([after_ms], |row| {
+            Ok(Unsettled {
+                destination: row.get(0)?,
+                owner_died: row.get::<_, Option<bool>>(1)?.unwrap_or(false),
+                count: row.get(2)?,
+            })
+        })?
+        .collect()
+}

@@ -565,3 +565,81 @@ fn operator(
         .optional()?;
     Ok(state.map_or(Moved::Missing, Moved::No))
 }
+
+/// PARKED rows by destination: as many looks as there are PARKED rows.
+pub fn parked(connection: &Connection) -> rusqlite::Result<Vec<(String, i64)>> {
+    connection
+        .prepare_cached(
+            "SELECT destination, count(*) FROM outbox WHERE status = 'PARKED' GROUP BY destination",
+        )?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
+}
+
+/// PARKED and EXPIRED rows that became so after this moment: (status, destination, count).
+pub fn ended_after(connection: &Connection, after_ms: i64) -> rusqlite::Result<Vec<(String, String, i64)>> {
+    let mut all = Vec::new();
+    for statement in [
+        "SELECT status, destination, count(*) FROM outbox WHERE status = 'PARKED' AND updated_at_ms > ?1 GROUP BY destination",
+        "SELECT status, destination, count(*) FROM outbox WHERE status = 'EXPIRED' AND updated_at_ms > ?1 GROUP BY destination",
+    ] {
+        let mut statement = connection.prepare_cached(statement)?;
+        let rows = statement.query_map([after_ms], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        for row in rows {
+            all.push(row?);
+        }
+    }
+    Ok(all)
+}
+
+/// Highest id that the quarantine has ever had in this file; 0 for none. Survives a purge.
+pub fn last_quarantined(connection: &Connection) -> rusqlite::Result<i64> {
+    let last = connection
+        .prepare_cached("SELECT seq FROM sqlite_sequence WHERE name = 'quarantine'")?
+        .query_row([], |row| row.get(0))
+        .optional()?;
+    Ok(last.unwrap_or(0))
+}
+
+/// Quarantined rows after one id up to another, by destination.
+pub fn quarantined(connection: &Connection, after: i64, last: i64) -> rusqlite::Result<Vec<(String, i64)>> {
+    connection
+        .prepare_cached(
+            "SELECT coalesce(destination, ''), count(*) FROM quarantine WHERE id > ?1 AND id <= ?2 GROUP BY 1",
+        )?
+        .query_map([after, last], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
+}
+
+/// As [`next_destination`], with rows that have none yet in front (`None` begins).
+pub fn next_waiting_destination(
+    connection: &Connection,
+    after: Option<&str>,
+) -> rusqlite::Result<Option<String>> {
+    match after {
+        Some(after) => next_destination(connection, after),
+        None if unrouted(connection, 1)?.is_empty() => next_destination(connection, ""),
+        None => Ok(Some(String::new())),
+    }
+}
+
+/// Since when the longest waiting of a destination's due rows could go: its due time, or its arrival if that was
+/// later. Ten look-ups, whatever the backlog.
+pub fn oldest_due_ms(
+    connection: &Connection,
+    destination: &str,
+    now_ms: i64,
+) -> rusqlite::Result<Option<i64>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT max(not_before_ms, created_at_ms) FROM outbox
+          WHERE status = 'PENDING' AND blocked = 0 AND destination = ?1 AND priority = ?2 AND not_before_ms <= ?3
+          ORDER BY not_before_ms LIMIT 1",
+    )?;
+    let mut oldest: Option<i64> = None;
+    for priority in 0..=9 {
+        let since: Option<i64> =
+            statement.query_row(params![destination, priority, now_ms], |row| row.get(0)).optional()?;
+        oldest = oldest.into_iter().chain(since).min();
+    }
+    Ok(oldest)
+}

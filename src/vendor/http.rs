@@ -80,12 +80,11 @@ impl Vendor for Http {
             }
         }
         let traced = self.settings.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("traceparent"));
-        match &message.traceparent {
-            // A broken trace context is no reason to hold a message back; it just stays at home.
-            Some(context) if !traced && !context.is_empty() && is_header_value(context) => {
-                headers.push(("traceparent".to_owned(), context.clone()));
-            }
-            _ => {}
+        // A broken trace context is no reason to hold a message back; it just stays at home.
+        if let Some(context) = message.trace_context()
+            && !traced
+        {
+            headers.push(("traceparent".to_owned(), context.to_owned()));
         }
         Ok(Prepared { body, headers })
     }

@@ -6,6 +6,7 @@
 mod support;
 
 mod cli;
+mod f_alerts;
 mod f_http;
 mod f_producer;
 mod f_relay;
@@ -14,3 +15,4 @@ mod f_worker;
 mod hostile;
 mod schema;
 mod torture;
+mod trace;

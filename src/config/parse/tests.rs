@@ -73,6 +73,9 @@ fn assert_documented_defaults(settings: &Settings) {
     assert!(settings.alert.command.is_empty());
     assert_eq!(settings.alert.stale_sending, Duration::from_secs(600));
     assert_eq!(settings.alert.backlog_age, Duration::from_secs(1800));
+    assert_eq!(settings.alert.interval, Duration::from_secs(900));
+    assert_eq!(settings.alert.command_timeout, Duration::from_secs(30));
+    assert_eq!(settings.alert.disk_free, 256 << 20);
     assert_eq!(settings.retention.bodies, Duration::from_secs(30 * 86_400));
     assert_eq!(settings.retention.keys, Duration::from_secs(400 * 86_400));
     for destination in &settings.destinations {
@@ -226,6 +229,11 @@ fn each_mistake_is_one_problem_on_its_line() {
             format!("{GATEWAY}[alert]\ncommand = ['notify']"),
             "6: [alert].command: has a program without its full path",
         ),
+        (
+            format!("{GATEWAY}[alert]\ndisk_free = '64MB'"),
+            "6: [alert].disk_free: is the text \"64MB\", expected a size",
+        ),
+        (format!("{GATEWAY}[alert]\ninterval = '1ms'"), "6: [alert].interval: is too short"),
         (
             format!("{GATEWAY}[alert]\nwebhook = 'env:NOT_A_URL'"),
             "6: [alert].webhook: env:NOT_A_URL has no scheme",

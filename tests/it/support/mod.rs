@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses its part of it")]
 
+pub mod receiver;
+
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};

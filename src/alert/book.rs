@@ -1,0 +1,516 @@
+//! The book of alerts: what happened, by cause and destination, and what was told of it to whom. Pure: no clock, no
+//! thread, no file; time comes in as parameters, so that cases are tables.
+//!
+//! It is the whole memory of the alert path and bounded: one entry for each cause and destination, however many
+//! messages. For each hook an entry is told at once the first time, then at most once per interval with the count
+//! since; its end is told once (an all-clear), also at most once per interval. So a storm, or a destination that
+//! opens and closes all day, makes a handful of notices. What could not be delivered stays due.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::cause::Cause;
+
+/// What an entry is about.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Key {
+    /// Why.
+    pub cause: Cause,
+    /// Destination, or the part of the agent; empty = the agent itself.
+    pub destination: String,
+}
+
+/// A hook's place in the book; 0 is the journal.
+pub type HookNumber = usize;
+
+/// The present of a condition, as a watch found it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Level {
+    /// It lasts; so many messages, and words for people if nobody has raised it yet.
+    On(i64, String),
+    /// It does not.
+    Off,
+}
+
+/// What a notice says.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum NoticeKind {
+    /// It happened (and lasts, if its cause has an end).
+    Raised,
+    /// It happened and is over already.
+    Over,
+    /// What was told before is over.
+    Clear,
+}
+
+impl NoticeKind {
+    /// The capitals.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Raised => "RAISED",
+            Self::Over => "OVER",
+            Self::Clear => "CLEAR",
+        }
+    }
+}
+
+/// One thing to be told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Notice {
+    /// Of what.
+    pub key: Key,
+    /// What of it.
+    pub kind: NoticeKind,
+    /// How many since this hook was told last.
+    pub new: i64,
+    /// How many ever.
+    pub total: i64,
+    /// When it began, UTC milliseconds.
+    pub first_at_ms: i64,
+    /// The last of them, UTC milliseconds.
+    pub last_at_ms: i64,
+    /// For people, clean.
+    pub text: String,
+}
+
+/// One entry, as the table keeps it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// How many ever; only grows.
+    pub count: i64,
+    /// When it was opened (the last time), UTC milliseconds.
+    pub first_at_ms: i64,
+    /// Raised last, UTC milliseconds.
+    pub last_at_ms: i64,
+    /// The last text.
+    pub text: String,
+    /// The condition lasts.
+    pub open: bool,
+    /// When it ended, UTC milliseconds.
+    pub cleared_at_ms: Option<i64>,
+}
+
+/// What one hook was told of one entry, as the table keeps it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Told {
+    /// The entry's count at that time.
+    pub count: i64,
+    /// It was told that the condition lasts.
+    pub open: bool,
+    /// When, UTC milliseconds; `None` = never.
+    pub at_ms: Option<i64>,
+}
+
+struct Teller {
+    told: Told,
+    raise_at: Option<Instant>,
+    clear_at: Option<Instant>,
+    /// Order of tries: who waits longest is next, so that one refused notice holds up no other.
+    tried: u64,
+}
+
+struct Page {
+    entry: Entry,
+    raised: Instant,
+    tellers: Vec<Teller>,
+    dirty: bool,
+}
+
+/// A page as it is to be written to the table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Written {
+    /// Which.
+    pub key: Key,
+    /// The entry.
+    pub entry: Entry,
+    /// By hook.
+    pub told: Vec<Told>,
+}
+
+/// The book.
+pub struct Book {
+    interval: Duration,
+    hooks: usize,
+    pages: BTreeMap<Key, Page>,
+    tries: u64,
+}
+
+impl Book {
+    /// Empty, for so many hooks (the journal is one of them).
+    pub fn new(interval: Duration, hooks: usize) -> Self {
+        Self { interval, hooks, pages: BTreeMap::new(), tries: 0 }
+    }
+
+    /// Takes up a page of an earlier start. `told` has `None` for a hook that has no row for it: one that is new
+    /// (`is_new`) is told of what is open and not of history; another has everything to come.
+    pub fn recall(
+        &mut self,
+        key: Key,
+        entry: Entry,
+        told: Vec<Option<Told>>,
+        is_new: &[bool],
+        now: Instant,
+        now_ms: i64,
+    ) {
+        let interval = self.interval;
+        let tellers = (0..self.hooks)
+            .map(|hook| {
+                let told = told.get(hook).cloned().flatten().unwrap_or_else(|| Told {
+                    count: if is_new.get(hook) == Some(&true) && !entry.open { entry.count } else { 0 },
+                    ..Told::default()
+                });
+                // A clock that went back may silence an alert for one interval, not for years.
+                let at = told.at_ms.and_then(|at_ms| {
+                    let ago_ms = u64::try_from(now_ms.saturating_sub(at_ms)).unwrap_or(0);
+                    let ago = Duration::from_millis(ago_ms);
+                    if ago >= interval { None } else { now.checked_sub(ago) }
+                });
+                let clear_at = if told.open { None } else { at };
+                Teller { told, raise_at: at, clear_at, tried: 0 }
+            })
+            .collect();
+        self.pages.insert(key, Page { entry, raised: now, tellers, dirty: false });
+    }
+
+    /// It happened, `count` times.
+    pub fn raise(&mut self, key: Key, count: i64, text: String, now: Instant, at_ms: i64) {
+        let (has_end, hooks) = (key.cause.has_end(), self.hooks);
+        let page = self.pages.entry(key).or_insert_with(|| Page {
+            entry: Entry {
+                count: 0,
+                first_at_ms: at_ms,
+                last_at_ms: at_ms,
+                text: String::new(),
+                open: false,
+                cleared_at_ms: None,
+            },
+            raised: now,
+            tellers: (0..hooks)
+                .map(|_| Teller { told: Told::default(), raise_at: None, clear_at: None, tried: 0 })
+                .collect(),
+            dirty: true,
+        });
+        let entry = &mut page.entry;
+        if has_end && !entry.open {
+            entry.open = true;
+            entry.first_at_ms = at_ms;
+            entry.cleared_at_ms = None;
+        }
+        entry.count += count;
+        entry.last_at_ms = at_ms;
+        entry.text = text;
+        page.raised = now;
+        page.dirty = true;
+    }
+
+    /// It is over. True if it was open.
+    pub fn clear(&mut self, key: &Key, at_ms: i64) -> bool {
+        match self.pages.get_mut(key) {
+            Some(page) if page.entry.open => {
+                page.entry.open = false;
+                page.entry.cleared_at_ms = Some(at_ms);
+                page.dirty = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A watch looked. `Off` counts only for what was raised at least `settled` ago: what is raised now may not be in
+    /// the database yet. True if anything changed.
+    pub fn level(&mut self, key: Key, level: Level, settled: Duration, now: Instant, at_ms: i64) -> bool {
+        let page = self.pages.get(&key);
+        let open = page.is_some_and(|page| page.entry.open);
+        match level {
+            Level::On(count, text) if !open => {
+                self.raise(key, count, text, now, at_ms);
+                true
+            }
+            Level::Off
+                if open && page.is_some_and(|page| now.saturating_duration_since(page.raised) >= settled) =>
+            {
+                self.clear(&key, at_ms)
+            }
+            _ => false,
+        }
+    }
+
+    /// Destinations for which this cause is open.
+    pub fn open(&self, cause: Cause) -> Vec<String> {
+        let of_cause = self.pages.iter().filter(|(key, page)| key.cause == cause && page.entry.open);
+        of_cause.map(|(key, _)| key.destination.clone()).collect()
+    }
+
+    /// What the hook should be told now, the one tried longest ago first; it counts as tried.
+    pub fn next(&mut self, hook: HookNumber, now: Instant) -> Option<Notice> {
+        let interval = self.interval;
+        let (key, page, kind) = self
+            .pages
+            .iter_mut()
+            .filter_map(|(key, page)| {
+                let (kind, at) = due(key.cause, &page.entry, page.tellers.get(hook)?, interval)?;
+                at.is_none_or(|at| at <= now).then_some((key, page, kind))
+            })
+            .min_by_key(|(_, page, _)| page.tellers[hook].tried)?;
+        self.tries += 1;
+        page.tellers[hook].tried = self.tries;
+        let entry = &page.entry;
+        Some(Notice {
+            key: key.clone(),
+            kind,
+            new: entry.count - page.tellers[hook].told.count,
+            total: entry.count,
+            first_at_ms: entry.first_at_ms,
+            last_at_ms: entry.last_at_ms,
+            text: entry.text.clone(),
+        })
+    }
+
+    /// When the hook should be asked again; `None` = not before something happens.
+    pub fn next_at(&self, hook: HookNumber, now: Instant) -> Option<Instant> {
+        self.pages
+            .iter()
+            .filter_map(|(key, page)| due(key.cause, &page.entry, page.tellers.get(hook)?, self.interval))
+            .map(|(_, at)| at.unwrap_or(now))
+            .min()
+    }
+
+    /// The hook has delivered the notice.
+    pub fn told(&mut self, hook: HookNumber, notice: &Notice, now: Instant, at_ms: i64) {
+        let Some(page) = self.pages.get_mut(&notice.key) else { return };
+        let Some(teller) = page.tellers.get_mut(hook) else { return };
+        let open = notice.kind == NoticeKind::Raised && notice.key.cause.has_end();
+        teller.told = Told { count: notice.total, open, at_ms: Some(at_ms) };
+        match notice.kind {
+            NoticeKind::Clear => teller.clear_at = Some(now),
+            NoticeKind::Raised | NoticeKind::Over => teller.raise_at = Some(now),
+        }
+        page.dirty = true;
+    }
+
+    /// Whether anything is not in the table yet.
+    pub fn is_dirty(&self) -> bool {
+        self.pages.values().any(|page| page.dirty)
+    }
+
+    /// What is to be written; it counts as written until [`Book::not_written`].
+    pub fn take_dirty(&mut self) -> Vec<Written> {
+        self.pages
+            .iter_mut()
+            .filter(|(_, page)| page.dirty)
+            .map(|(key, page)| {
+                page.dirty = false;
+                let told = page.tellers.iter().map(|teller| teller.told.clone()).collect();
+                Written { key: key.clone(), entry: page.entry.clone(), told }
+            })
+            .collect()
+    }
+
+    /// The write failed.
+    pub fn not_written(&mut self, keys: &[Key]) {
+        for key in keys {
+            if let Some(page) = self.pages.get_mut(key) {
+                page.dirty = true;
+            }
+        }
+    }
+}
+
+/// What is due for a teller, and from when on (`None` = at once).
+fn due(
+    cause: Cause,
+    entry: &Entry,
+    teller: &Teller,
+    interval: Duration,
+) -> Option<(NoticeKind, Option<Instant>)> {
+    let after = |last: Option<Instant>| last.map(|last| last + interval);
+    if teller.told.open && !entry.open {
+        return Some((NoticeKind::Clear, after(teller.clear_at)));
+    }
+    if entry.count > teller.told.count {
+        let kind = if cause.has_end() && !entry.open { NoticeKind::Over } else { NoticeKind::Raised };
+        return Some((kind, after(teller.raise_at)));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+    const JOURNAL: HookNumber = 0;
+
+    fn key(cause: Cause) -> Key {
+        Key { cause, destination: "gateway".into() }
+    }
+
+    /// A book under test with a clock that only moves when told.
+    struct Desk {
+        book: Book,
+        start: Instant,
+        at: Duration,
+    }
+    impl Desk {
+        fn new(hooks: usize) -> Self {
+            Self { book: Book::new(10 * MINUTE, hooks), start: Instant::now(), at: Duration::ZERO }
+        }
+        fn now(&self) -> Instant {
+            self.start + self.at
+        }
+        fn at_ms(&self) -> i64 {
+            1_000_000 + self.at.as_millis() as i64
+        }
+        fn raise(&mut self, cause: Cause) {
+            self.book.raise(key(cause), 1, "text".into(), self.now(), self.at_ms());
+        }
+        fn clear(&mut self, cause: Cause) {
+            self.book.clear(&key(cause), self.at_ms());
+        }
+        /// Delivers all that is due: (cause, kind, new).
+        fn tell(&mut self, hook: HookNumber) -> Vec<(Cause, NoticeKind, i64)> {
+            let mut all = Vec::new();
+            while let Some(notice) = self.book.next(hook, self.now()) {
+                self.book.told(hook, &notice, self.now(), self.at_ms());
+                all.push((notice.key.cause, notice.kind, notice.new));
+            }
+            all
+        }
+    }
+
+    #[test]
+    fn first_at_once_then_one_an_interval_with_the_count() {
+        let mut desk = Desk::new(1);
+        desk.raise(Cause::Error);
+        assert_eq!(desk.tell(JOURNAL), [(Cause::Error, NoticeKind::Raised, 1)]);
+        for _ in 0..9_999 {
+            desk.raise(Cause::Error);
+        }
+        assert_eq!(desk.tell(JOURNAL), []);
+        assert_eq!(desk.book.next_at(JOURNAL, desk.now()), Some(desk.start + 10 * MINUTE));
+        desk.at = 10 * MINUTE;
+        assert_eq!(desk.tell(JOURNAL), [(Cause::Error, NoticeKind::Raised, 9_999)]);
+        assert_eq!(desk.book.next_at(JOURNAL, desk.now()), None);
+    }
+
+    #[test]
+    fn the_end_is_told_once_and_to_those_who_know_of_it() {
+        let mut desk = Desk::new(2);
+        desk.raise(Cause::DestinationClosed);
+        assert_eq!(desk.tell(JOURNAL), [(Cause::DestinationClosed, NoticeKind::Raised, 1)]);
+        desk.at = MINUTE;
+        desk.clear(Cause::DestinationClosed);
+        assert_eq!(desk.tell(JOURNAL), [(Cause::DestinationClosed, NoticeKind::Clear, 0)]);
+        assert_eq!(desk.tell(JOURNAL), []);
+        // The other hook was down all the time: one notice, not two.
+        assert_eq!(desk.tell(1), [(Cause::DestinationClosed, NoticeKind::Over, 1)]);
+    }
+
+    #[test]
+    fn what_opens_and_closes_all_day_makes_at_most_two_notices_an_interval() {
+        let mut desk = Desk::new(1);
+        let mut told = Vec::new();
+        for second in 0..3_600 {
+            desk.at = Duration::from_secs(second);
+            if second % 2 == 0 {
+                desk.raise(Cause::DestinationClosed);
+            } else {
+                desk.clear(Cause::DestinationClosed);
+            }
+            told.extend(desk.tell(JOURNAL));
+        }
+        assert!((6..=12).contains(&told.len()), "{}: {told:?}", told.len());
+        desk.at = Duration::from_secs(3_600 + 601);
+        told.extend(desk.tell(JOURNAL));
+        assert_eq!(told.iter().map(|(_, _, new)| new).sum::<i64>(), 1_800, "every one is counted");
+    }
+
+    #[test]
+    fn a_notice_that_is_not_delivered_stays_due_and_holds_up_no_other() {
+        let mut desk = Desk::new(1);
+        desk.raise(Cause::Error);
+        desk.raise(Cause::Parked);
+        let first = desk.book.next(JOURNAL, desk.now()).unwrap();
+        let second = desk.book.next(JOURNAL, desk.now()).unwrap();
+        assert_ne!(first.key, second.key);
+        assert_eq!(desk.book.next(JOURNAL, desk.now()).unwrap().key, first.key);
+        desk.raise(Cause::Error);
+        desk.book.told(JOURNAL, &first, desk.now(), 0);
+        desk.at = 10 * MINUTE;
+        let mut rest = desk.tell(JOURNAL);
+        rest.sort();
+        assert_eq!(rest, [(Cause::Error, NoticeKind::Raised, 1), (Cause::Parked, NoticeKind::Raised, 1)]);
+    }
+
+    #[test]
+    fn events_have_no_end() {
+        let mut desk = Desk::new(1);
+        desk.raise(Cause::Expired);
+        assert!(!desk.book.clear(&key(Cause::Expired), 0));
+        assert_eq!(desk.tell(JOURNAL), [(Cause::Expired, NoticeKind::Raised, 1)]);
+    }
+
+    #[test]
+    fn levels_raise_once_and_end_only_when_settled() {
+        let mut desk = Desk::new(1);
+        let on = || Level::On(3, "three".into());
+        let look = |desk: &mut Desk, level| {
+            let (now, at_ms) = (desk.now(), desk.at_ms());
+            desk.book.level(key(Cause::Parked), level, MINUTE, now, at_ms)
+        };
+        assert!(!look(&mut desk, Level::Off));
+        assert!(look(&mut desk, on()));
+        assert!(!look(&mut desk, on()));
+        assert_eq!(desk.tell(JOURNAL), [(Cause::Parked, NoticeKind::Raised, 3)]);
+        assert!(!look(&mut desk, Level::Off), "too fresh");
+        assert_eq!(desk.book.open(Cause::Parked), ["gateway"]);
+        desk.at = MINUTE;
+        assert!(look(&mut desk, Level::Off));
+        assert_eq!(desk.tell(JOURNAL), [(Cause::Parked, NoticeKind::Clear, 0)]);
+        assert_eq!(desk.book.open(Cause::Parked), Vec::<String>::new());
+    }
+
+    /// Hooks: 0 was told of both, 1 was down, 2 is new. One minute or one hour later.
+    #[test]
+    fn a_restart_forgets_nothing_and_repeats_nothing_within_the_interval() {
+        for (later_ms, again) in [(60_000, false), (3_600_000, true), (-3_600_000, false)] {
+            let mut old = Desk::new(2);
+            old.raise(Cause::Error);
+            old.raise(Cause::Expired);
+            assert_eq!(old.tell(JOURNAL).len(), 2);
+            let written = old.book.take_dirty();
+            assert!(!old.book.is_dirty());
+
+            let mut new = Desk::new(3);
+            for Written { key, entry, told } in written {
+                let mut told: Vec<Option<Told>> = told.into_iter().map(Some).collect();
+                told.push(None);
+                let (now, now_ms) = (new.now(), old.at_ms() + later_ms);
+                new.book.recall(key, entry, told, &[false, false, true], now, now_ms);
+            }
+            assert_eq!(new.tell(0), [], "told already");
+            assert_eq!(
+                new.tell(1),
+                [(Cause::Error, NoticeKind::Raised, 1), (Cause::Expired, NoticeKind::Raised, 1)]
+            );
+            assert_eq!(
+                new.tell(2),
+                [(Cause::Error, NoticeKind::Raised, 1)],
+                "history is not told to a new hook"
+            );
+            new.raise(Cause::Error);
+            assert_eq!(!new.tell(0).is_empty(), again, "{later_ms}");
+        }
+    }
+
+    #[test]
+    fn a_failed_write_is_made_again() {
+        let mut desk = Desk::new(1);
+        desk.raise(Cause::Error);
+        let written = desk.book.take_dirty();
+        assert_eq!(written.len(), 1);
+        assert!(!desk.book.is_dirty());
+        desk.book.not_written(&[key(Cause::Error)]);
+        assert_eq!(desk.book.take_dirty(), written);
+    }
+}
