@@ -254,7 +254,8 @@ CREATE TABLE inbox (
   claimed_at_ms  INTEGER NOT NULL,
   finished_at_ms INTEGER,
   settled_by     TEXT,                              -- worker, start, sweeper, report, look-up, or a person
-  UNIQUE (consumer, message_id),
+  -- by message_id first: a message has one destination, so whoever looks asks for the id alone
+  UNIQUE (message_id, consumer),
   CONSTRAINT status_is_known CHECK (status = 'SENDING' OR status = 'SENT' OR status = 'FAILED' OR status = 'ERROR'),
   CONSTRAINT delivery_is_known CHECK (delivery IS NULL OR delivery IN ('DELIVERED', 'UNDELIVERED')),
   CONSTRAINT only_sending_is_unfinished CHECK ((status = 'SENDING') = (finished_at_ms IS NULL))
@@ -305,6 +306,20 @@ CREATE TABLE tally (
   what     TEXT NOT NULL,
   count    INTEGER NOT NULL,
   PRIMARY KEY (day, consumer, what)
+) STRICT, WITHOUT ROWID;
+
+-- How each destination stands, kept over restarts: closed, waiting, paused by an operator. No row = open.
+CREATE TABLE destination (
+  name            TEXT NOT NULL PRIMARY KEY,
+  closed_since_ms INTEGER,                          -- set while closed
+  pause_ms        INTEGER NOT NULL DEFAULT 0,       -- present pause between two probes
+  next_try_ms     INTEGER,                          -- next probe, or the end of a pause it asked for
+  reason          TEXT,                             -- why it is closed or waits
+  paused          TEXT,                             -- an operator's reason, set while paused
+  paused_by       TEXT,
+  paused_at_ms    INTEGER,
+  changed_at_ms   INTEGER NOT NULL,
+  CONSTRAINT a_pause_has_all_three CHECK ((paused IS NULL) = (paused_by IS NULL) AND (paused IS NULL) = (paused_at_ms IS NULL))
 ) STRICT, WITHOUT ROWID;
 
 -- What a person should know, by cause and destination. A count only grows.

@@ -174,6 +174,7 @@ impl Agent {
         })
         .map_err(sqlite)?;
 
+        let known_destinations = crate::store::destination::all(&connection).map_err(sqlite)?;
         let (inbox_checkpointer, inbox_checkpoint_thread) =
             checkpointer("ckpt-inbox", &inbox_path, Part::Inbox)?;
         let (writer, writer_thread) = Writer::start(
@@ -201,7 +202,10 @@ impl Agent {
             let adapter = vendor::build(destination)
                 .map_err(|reason| StartError::Vendor { name: destination.name.clone(), reason })?;
             longest_call = longest_call.max(destination.timeout);
-            let gate = Arc::new(Gate::default());
+            let gate = Arc::new(Gate::new(destination.close_after_unknown));
+            if let Some(known) = known_destinations.iter().find(|known| known.name == destination.name) {
+                gate.restore(&known.standing, Instant::now(), wall_ms());
+            }
             gates.push((destination.name.clone(), gate.clone()));
             let (sender, receiver) = crossbeam_channel::bounded(settings.relay.channel);
             let shared = Arc::new(Shared {
@@ -224,6 +228,7 @@ impl Agent {
                 handoff: sender,
                 gate,
                 threads: destination.threads,
+                rate_per_s: destination.rate_per_s,
             });
         }
 

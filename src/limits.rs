@@ -50,6 +50,10 @@ pub const WAL_FRAMES_PINNED: u64 = 10_000;
 pub const GATE_PAUSE_MIN: Duration = Duration::from_secs(1);
 /// Longest pause between probes: a link that is back is used within a minute.
 pub const GATE_PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Longest wait that a destination's `Retry-After` is believed.
+pub const GATE_WAIT_MAX: Duration = Duration::from_secs(3600);
+/// Calls in a row whose outcome is unknown that close a destination, unless its settings say otherwise.
+pub const GATE_UNKNOWN_MAX: u32 = 10;
 /// Pause after a 429 that names none.
 pub const GATE_THROTTLE_DEFAULT: Duration = Duration::from_secs(5);
 
@@ -62,10 +66,19 @@ pub const RELAY_PAUSE: Duration = Duration::from_millis(1);
 pub const RELAY_GATHER: Duration = Duration::from_millis(4);
 /// Batches of one destination in one commit: bounds how long producers find the lock taken.
 pub const BATCHES_PER_ROUND: usize = 3;
+/// Waiting this long makes a message one step more urgent, so that nothing starves behind a stream of urgent ones.
+pub const AGING_STEP: Duration = Duration::from_secs(600);
+/// A claim that says to last longer was made under a wrong clock.
+pub const LEASE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Rows closed, routed or parked by the relay itself in one commit.
 pub const RELAY_SWEEP_MAX: usize = 200;
 /// How often a relay compares its memory with the table and renews leases.
 pub const RELAY_RECONCILE: Duration = Duration::from_secs(60);
+
+/// A hand-off that fails for the same reason this many times in a row is parked: it would only repeat.
+pub const SAME_FAILURE_MAX: u32 = 8;
+/// Most attempts of a message, whatever their reasons.
+pub const ATTEMPTS_MAX: u32 = 100;
 
 /// How often stale SENDING rows are looked for.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(300);

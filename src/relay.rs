@@ -117,6 +117,8 @@ pub struct Lane {
     pub gate: Arc<Gate>,
     /// Its workers.
     pub threads: usize,
+    /// Its budget, calls a second.
+    pub rate_per_s: Option<f64>,
 }
 
 /// What the relay is made of.
@@ -408,7 +410,12 @@ impl Relay {
         let now = Instant::now();
         while let Some(destination) = outbox::next_destination(connection, &after)? {
             match self.lane_of(&destination.lossy()) {
-                None => return Ok(true), // to be parked
+                None => {
+                    // To be parked, once it is due.
+                    if outbox::next_due_ms(connection, &destination)?.is_some_and(|due| due <= now_ms) {
+                        return Ok(true);
+                    }
+                }
                 Some(lane) => {
                     if self.room(lane, 0, now) > 0
                         && outbox::next_due_ms(connection, &destination)?.is_some_and(|due| due <= now_ms)
@@ -440,14 +447,16 @@ impl Relay {
 
     /// How many more rows the lane's workers have room for; `back` of those in flight are just coming back.
     fn room(&self, lane: usize, back: usize, now: Instant) -> usize {
-        let Lane { gate, threads, .. } = &self.parts.lanes[lane];
+        let Lane { gate, threads, rate_per_s, .. } = &self.parts.lanes[lane];
         let in_flight = self.lane_in_flight[lane].saturating_sub(back);
         let window = (threads * HANDOFFS_PER_THREAD + self.parts.settings.batch as usize)
-            .min(self.parts.settings.channel);
+            .min(self.parts.settings.channel)
+            // What waits in the channel is not overtaken by what is more urgent: no more than a second's worth.
+            .min(rate_per_s.map_or(usize::MAX, |rate| rate.ceil() as usize + threads));
         match gate.room(now) {
             Room::Open => window.saturating_sub(in_flight),
             Room::Probe => 1usize.saturating_sub(in_flight),
-            Room::Shut(_) | Room::Probing => 0,
+            Room::Shut(_) | Room::Probing | Room::Paused => 0,
         }
     }
 
@@ -550,17 +559,19 @@ impl Relay {
                 outbox::postpone(tx, row, owner, &later(None, true, reason), now_ms)?;
             }
             Answer::HandoffFailed(reason) => {
-                let Some(Facts { attempts, destination, message_id: id }) = outbox::facts(tx, row)? else {
+                let Some(Facts { attempts, destination, message_id: id, reason: before }) =
+                    outbox::facts(tx, row)?
+                else {
                     return Ok(());
                 };
-                let pause = retry::after_failed_handoff(&self.parts.retry, attempts);
-                outbox::postpone(
-                    tx,
-                    row,
-                    owner,
-                    &later(Some(now_ms.saturating_add(ms(pause))), false, reason),
-                    now_ms,
-                )?;
+                let same = before.as_deref() == Some(reason.as_str());
+                match retry::after_failed_handoff(&self.parts.retry, attempts, same) {
+                    Next::After(pause) => {
+                        let due_ms = now_ms.saturating_add(ms(pause));
+                        outbox::postpone(tx, row, owner, &later(Some(due_ms), false, reason), now_ms)?;
+                    }
+                    Next::Park => self.park_after(tx, row, reason, now_ms, round)?,
+                }
                 if attempts == self.parts.retry.alert_at_attempt {
                     round.alerts.push((
                         Cause::ManyAttempts,
@@ -600,7 +611,7 @@ impl Relay {
     ) -> rusqlite::Result<()> {
         let outbox::Claimed { id, broken, message, .. } = claimed;
         let reason = format!("UNREADABLE: not text in UTF-8, or of the wrong type: {}", broken.join(", "));
-        if !broken.contains(&"message_id") && self.inbox_knows(&message.destination, &message.message_id)? {
+        if !broken.contains(&"message_id") && self.inbox_knows(&message.message_id)? {
             outbox::publish(tx, *id, &self.parts.owner, now_ms)?;
         } else if outbox::park(tx, *id, &self.parts.owner, &reason, now_ms)? {
             round.alerts.push((
@@ -620,7 +631,7 @@ impl Relay {
         now_ms: i64,
         round: &mut Round,
     ) -> rusqlite::Result<()> {
-        let Some(Facts { attempts, destination, message_id: id }) = outbox::facts(tx, row)? else {
+        let Some(Facts { attempts, destination, message_id: id, .. }) = outbox::facts(tx, row)? else {
             return Ok(()); // deleted by hand: the attempt log still has it
         };
         match retry::after_refusal(&self.parts.retry, attempts) {
@@ -632,12 +643,7 @@ impl Relay {
                 };
                 outbox::postpone(tx, row, &self.parts.owner, &how, now_ms)?;
             }
-            Next::Park => {
-                let text = format!("{reason} ({attempts} attempts)");
-                if outbox::park(tx, row, &self.parts.owner, &text, now_ms)? {
-                    round.alerts.push((Cause::Parked, destination.clone(), format!("{id} parked: {text}")));
-                }
-            }
+            Next::Park => self.park_after(tx, row, reason, now_ms, round)?,
         }
         if attempts == self.parts.retry.alert_at_attempt {
             round.alerts.push((
@@ -649,10 +655,29 @@ impl Relay {
         Ok(())
     }
 
+    /// A budget is used up: a person decides.
+    fn park_after(
+        &self,
+        tx: &Connection,
+        row: i64,
+        reason: &str,
+        now_ms: i64,
+        round: &mut Round,
+    ) -> rusqlite::Result<()> {
+        let Some(Facts { attempts, destination, message_id, .. }) = outbox::facts(tx, row)? else {
+            return Ok(());
+        };
+        let text = format!("{reason} ({attempts} attempts)");
+        if outbox::park(tx, row, &self.parts.owner, &text, now_ms)? {
+            round.alerts.push((Cause::Parked, destination, format!("{message_id} parked: {text}")));
+        }
+        Ok(())
+    }
+
     /// Whether the inbox knows the message: then a rule must not close it, its mark was only lost.
-    fn inbox_knows(&self, destination: &Destination, message_id: &MessageId) -> rusqlite::Result<bool> {
+    fn inbox_knows(&self, message_id: &MessageId) -> rusqlite::Result<bool> {
         let reader = self.parts.inbox.get().map_err(|error| db::other(error.to_string()))?;
-        Ok(inbox::look(&reader, destination, message_id, &self.parts.owner, "")?.is_some())
+        Ok(inbox::look(&reader, message_id, &self.parts.owner, "")?.is_some())
     }
 
     /// PENDING rows past their deadline, whatever the state of their destination (F2).
@@ -662,7 +687,7 @@ impl Relay {
             if !outbox::claim_one(tx, row.id, &self.parts.owner, now_ms, now_ms)? {
                 continue;
             }
-            if self.inbox_knows(&row.destination, &row.message_id)? {
+            if self.inbox_knows(&row.message_id)? {
                 outbox::publish(tx, row.id, &self.parts.owner, now_ms)?;
                 continue;
             }
@@ -686,10 +711,11 @@ impl Relay {
                 Some(destination) => {
                     outbox::route(tx, id, destination)?;
                 }
+                // (The kind is the producer's text: it stays out of reasons and logs.)
                 None => self.park_now(
                     tx,
                     id,
-                    &format!("NO_ROUTE: no [[route]] matches the kind {kind:?}"),
+                    "NO_ROUTE: no [[route]] of the settings matches its kind",
                     now_ms,
                     round,
                 )?,
@@ -718,7 +744,7 @@ impl Relay {
                         destination.lossy()
                     );
                     let message_id = &claimed.message.message_id;
-                    if self.inbox_knows(&claimed.message.destination, message_id)? {
+                    if self.inbox_knows(message_id)? {
                         outbox::publish(tx, claimed.id, &self.parts.owner, now_ms)?;
                     } else if outbox::park(tx, claimed.id, &self.parts.owner, &reason, now_ms)? {
                         round.alerts.push((
@@ -742,10 +768,13 @@ impl Relay {
         now_ms: i64,
         round: &mut Round,
     ) -> rusqlite::Result<()> {
-        if outbox::claim_one(tx, id, &self.parts.owner, now_ms, now_ms)?
-            && outbox::park(tx, id, &self.parts.owner, reason, now_ms)?
-            && let Some(Facts { destination, message_id, .. }) = outbox::facts(tx, id)?
-        {
+        let Some(Facts { destination, message_id, .. }) = outbox::facts(tx, id)? else { return Ok(()) };
+        if !outbox::claim_one(tx, id, &self.parts.owner, now_ms, now_ms)? {
+            return Ok(());
+        }
+        if self.inbox_knows(&MessageId::new(&message_id))? {
+            outbox::publish(tx, id, &self.parts.owner, now_ms)?;
+        } else if outbox::park(tx, id, &self.parts.owner, reason, now_ms)? {
             round.alerts.push((Cause::Parked, destination, format!("{message_id} parked: {reason}")));
         }
         Ok(())
@@ -783,7 +812,7 @@ impl Relay {
         for lane in &self.parts.lanes {
             let due = outbox::next_due_ms(connection, &lane.destination).ok().flatten();
             match (lane.gate.room(now), due) {
-                (_, None) | (Room::Probing, _) => {}
+                (_, None) | (Room::Probing | Room::Paused, _) => {}
                 (Room::Shut(until), Some(_)) => sooner(until.saturating_duration_since(now)),
                 (_, Some(due)) if due > now_ms => sooner(Duration::from_millis((due - now_ms) as u64)),
                 _ => {} // due and full: a confirm will wake us

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::config::RetrySettings;
+use crate::limits::{ATTEMPTS_MAX, SAME_FAILURE_MAX};
 
 /// What follows a failure that was certainly not sent and is about the message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,10 +27,15 @@ pub fn after_refusal(retry: &RetrySettings, attempt: u32) -> Next {
     }
 }
 
-/// Pause after the `attempt`-th failure to hand a message over (a bug or a panic before its claim); the last repeats.
-pub fn after_failed_handoff(retry: &RetrySettings, attempt: u32) -> Duration {
+/// What follows the `attempt`-th failure to hand a message over (a bug or a panic before its claim): the listed pauses,
+/// the last one again and again; but a failure that is the `same` as the one before, for the
+/// [`SAME_FAILURE_MAX`]-th time, would only repeat. Time without a link never counts here.
+pub fn after_failed_handoff(retry: &RetrySettings, attempt: u32, same: bool) -> Next {
+    if attempt >= ATTEMPTS_MAX || (same && attempt >= SAME_FAILURE_MAX) {
+        return Next::Park;
+    }
     let index = (attempt.max(1) - 1) as usize;
-    retry.handoff.get(index).or(retry.handoff.last()).copied().unwrap_or(Duration::from_secs(60))
+    Next::After(retry.handoff.get(index).or(retry.handoff.last()).copied().unwrap_or(Duration::from_secs(60)))
 }
 
 #[cfg(test)]
@@ -54,10 +60,20 @@ mod tests {
     }
 
     #[test]
-    fn the_last_handoff_pause_repeats() {
-        assert_eq!(after_failed_handoff(&settings(), 0), Duration::from_secs(60));
-        assert_eq!(after_failed_handoff(&settings(), 1), Duration::from_secs(60));
-        assert_eq!(after_failed_handoff(&settings(), 6), Duration::from_secs(1800));
-        assert_eq!(after_failed_handoff(&settings(), u32::MAX), Duration::from_secs(1800));
+    fn the_last_handoff_pause_repeats_until_a_ceiling_and_the_same_failure_is_not_tried_for_ever() {
+        let minutes = |minutes: u64| Next::After(Duration::from_secs(60 * minutes));
+        for (attempt, same, expected) in [
+            (0, false, minutes(1)),
+            (1, false, minutes(1)),
+            (2, true, minutes(2)),
+            (6, false, minutes(30)),
+            (SAME_FAILURE_MAX - 1, true, minutes(30)),
+            (SAME_FAILURE_MAX, true, Next::Park),
+            (SAME_FAILURE_MAX, false, minutes(30)),
+            (ATTEMPTS_MAX, false, Next::Park),
+            (u32::MAX, false, Next::Park),
+        ] {
+            assert_eq!(after_failed_handoff(&settings(), attempt, same), expected, "{attempt} {same}");
+        }
     }
 }

@@ -28,8 +28,12 @@ use crate::rate::Rate;
 use crate::relay::{Answer, Confirm, Event, Handoff};
 use crate::slot::Slot;
 use crate::store::attempt::{Attempt, AttemptOutcome};
+use crate::store::destination::Note;
 use crate::store::inbox::{self, Claim, ClaimAnswer, Known, Record, Sending};
 use crate::vendor::{Prepared, Vendor};
+
+/// Between two looks into an inbox that cannot be read.
+const DATABASE_PAUSE: Duration = Duration::from_secs(1);
 
 /// What the workers of one destination share.
 pub struct Shared {
@@ -123,6 +127,10 @@ impl Worker {
             Err(answer @ Answer::Wait { .. }) => return Some(answer),
             Err(answer) => return Some(self.look(&message, &fingerprint).unwrap_or(answer)),
         };
+        // A login is a call that the vendor counts.
+        if !shared.vendor.is_ready() && !shared.rate.take(&shared.stop) {
+            return Some(Answer::Returned("STOPPING"));
+        }
         if let Err(reply) = shared.vendor.ready() {
             return Some(self.not_begun(&message, *reply));
         }
@@ -159,10 +167,14 @@ impl Worker {
             Ok(reader) => reader,
             Err(_) => return Some(Answer::Returned("DATABASE: the inbox cannot be read")),
         };
-        match inbox::look(&reader, &message.destination, &message.message_id, &shared.owner, fingerprint) {
+        match inbox::look(&reader, &message.message_id, &shared.owner, fingerprint) {
             Ok(None) => None,
             Ok(Some(known)) => Some(self.already(message, &known)),
-            Err(_) => Some(Answer::Returned("DATABASE: the inbox cannot be read")),
+            Err(error) => {
+                log::error!("the inbox cannot be read: {error}; nothing is sent on it");
+                self.pause(DATABASE_PAUSE);
+                Some(Answer::Returned("DATABASE: the inbox cannot be read"))
+            }
         }
     }
 
@@ -339,8 +351,17 @@ impl Worker {
 
     fn learn(&self, message: &Message, reply: &Reply) {
         let destination = &message.destination;
-        match self.shared.gate.learn(&reply.outcome, reply.pause, Instant::now()) {
-            Change::None => {}
+        let (now, now_ms) = (Instant::now(), wall_ms());
+        let change = self.shared.gate.learn(&reply.outcome, reply.pause, now);
+        if change != Change::None {
+            self.shared.writer.submit(Box::new(Note {
+                name: destination.to_string(),
+                standing: self.shared.gate.standing(now, now_ms),
+                at_ms: now_ms,
+            }));
+        }
+        match change {
+            Change::None | Change::Still => {}
             Change::Closed(reason) => self.shared.alerts.raise(
                 Cause::DestinationClosed,
                 destination.as_str(),
@@ -353,6 +374,14 @@ impl Worker {
             Change::Waits(pause) => {
                 log::warn!("dest={destination} asks for a pause of {} ms", pause.as_millis())
             }
+        }
+    }
+
+    /// Waits, but not over a stop.
+    fn pause(&self, span: Duration) {
+        let end = Instant::now() + span;
+        while Instant::now() < end && !self.shared.stop.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 

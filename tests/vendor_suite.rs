@@ -320,6 +320,7 @@ fn destination(url: &str, timeout: Duration, vendor: VendorSettings) -> Destinat
         connect_timeout: timeout.min(Duration::from_secs(2)),
         threads: 4,
         rate_per_s: None,
+        close_after_unknown: 0,
         keep_alive: Duration::ZERO,
         ca_file: None,
         proxy: None,

@@ -18,6 +18,9 @@ const TICK: Duration = Duration::from_secs(20);
 
 /// Runs the command.
 pub fn run(file: &SettingsFile) -> Outcome {
+    // Before anything else: a stop that comes while we start is a graceful one too.
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
+        .map_err(|error| Failure::new(exit::SOFTWARE, error.to_string()))?;
     let settings = file.load()?;
     let _lines =
         logging::start_threaded("info").map_err(|error| Failure::new(exit::SOFTWARE, error.to_string()))?;
@@ -29,9 +32,6 @@ pub fn run(file: &SettingsFile) -> Outcome {
     );
     // A file-size limit is an error of the write, which is handled, and not a reason to die.
     let _ignored = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
-    // Before READY: a stop that comes while we start is a graceful one too.
-    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
-        .map_err(|error| Failure::new(exit::SOFTWARE, error.to_string()))?;
     let agent = Agent::start(&settings, &file.path)
         .map_err(|error| Failure::new(error.exit_code(), error.to_string()))?;
     log::info!("ready: owner {}, {} destinations", agent.owner(), settings.destinations.len());

@@ -15,7 +15,7 @@ use super::{
     BizPpurioSettings, DestinationSettings, HttpSettings, Reports, Secret, StatusRange, VendorSettings,
     header, matching, nearest, rate, url,
 };
-use crate::limits::MESSAGE_ID_CHARS_MAX;
+use crate::limits::{GATE_UNKNOWN_MAX, MESSAGE_ID_CHARS_MAX};
 
 const SECOND: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -92,6 +92,9 @@ pub(super) fn destination(
     let rate_by_default = (vendor_type == Some(Type::BizPpurio)).then_some(BIZPPURIO_RATE_PER_S);
     let rate_per_s =
         section.get(problems, "rate", rate_by_default, |value| unless_empty(value, rate::rate)).value;
+    let close_after_unknown = section
+        .get(problems, "close_after_unknown", GATE_UNKNOWN_MAX, |value| whole(value, 0, 1_000_000))
+        .value;
     let keep_alive = keep_alive(&mut section, vendor_type, problems);
     let ca_file = section
         .get(problems, "ca_file", None, |value| unless_empty(value, |value| path(value, secrets.beside)))
@@ -124,6 +127,7 @@ pub(super) fn destination(
         connect_timeout,
         threads,
         rate_per_s,
+        close_after_unknown,
         keep_alive,
         ca_file,
         proxy,

@@ -22,6 +22,9 @@ const OURS: [(&str, &str); 10] = [
     ("traceparent", "it comes from the message"),
 ];
 
+/// Longest value of a header, bytes.
+const VALUE_BYTES_MAX: usize = 4 * 1024;
+
 /// A usable header name, or why it is none.
 pub(super) fn name(written: &str) -> Result<String, String> {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
@@ -63,6 +66,10 @@ pub(super) fn holds_a_secret(name: &str) -> bool {
 /// Whether a value can stand in a header line.
 pub(super) fn sendable(value: &str) -> Result<(), String> {
     let visible = |byte: u8| byte.is_ascii_graphic() || byte == b' ' || byte == b'\t';
+    // A request's head has to fit into one buffer whole, or every message would end unknown.
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(format!("is longer than {VALUE_BYTES_MAX} bytes"));
+    }
     match !value.is_empty() && value.bytes().all(visible) && value.trim() == value {
         true => Ok(()),
         false => {

@@ -139,6 +139,8 @@ pub struct DestinationSettings {
     pub threads: usize,
     /// Calls per second, `None` = no bound.
     pub rate_per_s: Option<f64>,
+    /// Calls in a row whose outcome is unknown that close it; 0 = never.
+    pub close_after_unknown: u32,
     /// Reuse of kept connections; zero = never.
     pub keep_alive: Duration,
     /// CA bundle, `None` = the system's.

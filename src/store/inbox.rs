@@ -65,19 +65,17 @@ pub enum ClaimAnswer {
     Failed(String),
 }
 
-/// Looks whether the inbox knows the message. The fast path: the claim decides.
+/// Looks whether the inbox knows the message, under whatever destination: a row's route may have been lost with an
+/// unsynced commit and found anew differently, and still it was sent. The fast path: the claim decides.
 pub fn look(
     connection: &Connection,
-    consumer: &Destination,
     message_id: &MessageId,
     owner: &OwnerId,
     fingerprint: &str,
 ) -> rusqlite::Result<Option<Known>> {
     connection
-        .prepare_cached(
-            "SELECT status, claimed_by, fingerprint FROM inbox WHERE consumer = ?1 AND message_id = ?2",
-        )?
-        .query_row(params![consumer, message_id], |row| {
+        .prepare_cached("SELECT status, claimed_by, fingerprint FROM inbox WHERE message_id = ?1")?
+        .query_row(params![message_id], |row| {
             let claimed_by: String = row.get(1)?;
             let known: String = row.get(2)?;
             Ok(Known {
@@ -114,14 +112,14 @@ impl Work for Claim {
         let inserted = connection
             .prepare_cached(
                 "INSERT INTO inbox (consumer, message_id, fingerprint, status, claimed_by, claimed_at_ms)
-                 VALUES (?1, ?2, ?3, 'SENDING', ?4, ?5) ON CONFLICT (consumer, message_id) DO NOTHING",
+                 SELECT ?1, ?2, ?3, 'SENDING', ?4, ?5 WHERE NOT EXISTS (SELECT 1 FROM inbox WHERE message_id = ?2)",
             )?
             .execute(params![self.consumer, self.message_id, self.fingerprint, self.owner, self.at_ms])?;
         self.found = if inserted == 1 {
             self.row = connection.last_insert_rowid();
             None
         } else {
-            look(connection, &self.consumer, &self.message_id, &self.owner, &self.fingerprint)?
+            look(connection, &self.message_id, &self.owner, &self.fingerprint)?
         };
         Ok(())
     }
@@ -238,14 +236,31 @@ impl Work for Record {
                   WHERE id = ?1 AND consumer = ?2 AND message_id = ?3 AND status = 'SENDING' AND claimed_by = ?4",
             )?
             .execute(params![row, consumer, message_id, owner, state, code, vendor_ref, reason, self.finished_at_ms])?;
+        if moved == 0 && state != InboxState::Error {
+            // The sweeper called it ERROR while its call was still under way: the vendor's own answer settles that.
+            let settled = connection
+                .prepare_cached(
+                    "UPDATE inbox SET status = ?5, vendor_code = ?6, vendor_ref = ?7, reason = ?8, finished_at_ms = ?9,
+                            settled_by = 'worker'
+                      WHERE id = ?1 AND consumer = ?2 AND message_id = ?3 AND status = 'ERROR' AND claimed_by = ?4
+                        AND settled_by = 'sweeper'",
+                )?
+                .execute(params![row, consumer, message_id, owner, state, code, vendor_ref, reason, self.finished_at_ms])?;
+            if settled == 1 {
+                log::warn!("{message_id} dest={consumer} answered after it was called ERROR: {state}");
+                attempt::append(connection, &self.attempt)?;
+                self.ended = Some(state);
+                return Ok(());
+            }
+        }
         if moved == 0 {
-            // It is already there (a commit that failed and had landed), the sweeper called it ERROR meanwhile, or the
-            // row was deleted by hand in mid-call: what was called must stay known, so the row is written again.
+            // It is already there (a commit that failed and had landed), or the row was deleted by hand in mid-call:
+            // what was called must stay known, so the row is written again.
             let again = connection
                 .prepare_cached(
                     "INSERT INTO inbox (consumer, message_id, fingerprint, status, vendor_code, vendor_ref, reason, claimed_by,
                                         claimed_at_ms, finished_at_ms, settled_by)
-                     VALUES (?1, ?2, 'unknown', ?3, ?4, ?5, ?6, ?7, ?8, ?9, 'worker') ON CONFLICT (consumer, message_id) DO NOTHING",
+                     VALUES (?1, ?2, 'unknown', ?3, ?4, ?5, ?6, ?7, ?8, ?9, 'worker') ON CONFLICT (message_id, consumer) DO NOTHING",
                 )?
                 .execute(params![
                     consumer,

@@ -3,6 +3,7 @@
 
 pub mod alert;
 pub mod attempt;
+pub mod destination;
 pub mod inbox;
 pub mod meta;
 pub mod outbox;

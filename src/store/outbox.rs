@@ -6,6 +6,9 @@
 use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
+use crate::clock::ms;
+use crate::fingerprint;
+use crate::limits::{AGING_STEP, LEASE_MAX};
 use crate::message::{Class, Destination, Message, MessageId, OwnerId};
 
 /// A message as a producer gives it.
@@ -55,6 +58,9 @@ const PUT: &str =
 
 /// Inserts inside the caller's transaction; repeating it is harmless.
 pub fn put(connection: &Connection, message: &NewMessage) -> rusqlite::Result<Put> {
+    if let Some(known) = same_event(connection, message)? {
+        return Ok(Put::Same(known));
+    }
     let inserted = connection.prepare_cached(PUT)?.execute(params![
         message.dedup_key,
         message.kind,
@@ -93,6 +99,33 @@ pub fn put(connection: &Connection, message: &NewMessage) -> rusqlite::Result<Pu
     })
 }
 
+/// The row that stands for the same event, where its payload is the same JSON written differently (spaces, order of
+/// keys): the triggers compare bytes, and would put it into quarantine.
+fn same_event(connection: &Connection, message: &NewMessage) -> rusqlite::Result<Option<MessageId>> {
+    let found: Option<(MessageId, RawText)> = connection
+        .prepare_cached(
+            "SELECT message_id, payload FROM outbox
+              WHERE dedup_key = ?1 AND kind = ?2 AND class = ?3 AND recipient = ?4 AND ordering_key IS ?5
+                AND (?6 = '' OR destination = '' OR destination = ?6)",
+        )?
+        .query_row(
+            params![
+                message.dedup_key,
+                message.kind,
+                message.class.as_str(),
+                message.recipient,
+                message.ordering_key,
+                message.destination
+            ],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .optional()?;
+    Ok(found.and_then(|(message_id, payload)| {
+        let same = fingerprint::canonical(&payload.lossy()) == fingerprint::canonical(&message.payload);
+        same.then_some(message_id)
+    }))
+}
+
 /// A claimed row.
 #[derive(Debug)]
 pub struct Claimed {
@@ -111,13 +144,13 @@ pub struct Claimed {
 const CLAIM: &str = "UPDATE outbox SET status = 'PUBLISHING', claimed_by = ?1, claimed_until_ms = ?2,
          attempts = min(attempts, 999999) + 1, updated_at_ms = ?3
   WHERE id IN (SELECT id FROM outbox
-                WHERE status = 'PENDING' AND blocked = 0 AND destination = ?4
-                  AND priority IN (0, 1, 2, 3, 4, 5, 6, 7, 8, 9) AND not_before_ms <= ?3
-                ORDER BY priority, not_before_ms LIMIT ?5)
+                WHERE status = 'PENDING' AND blocked = 0 AND destination = ?4 AND priority = ?6 AND not_before_ms <= ?3
+                ORDER BY not_before_ms, id LIMIT ?5)
   RETURNING id, message_id, dedup_key, kind, class, destination, recipient, payload, ordering_key, priority,
             not_before_ms, expires_at_ms, created_at_ms, traceparent, attempts, reason";
 
-/// PENDING -> PUBLISHING for at most `limit` due rows of one destination, most urgent and oldest first.
+/// PENDING -> PUBLISHING for at most `limit` due rows of one destination, most urgent and oldest first; a row becomes one
+/// step more urgent with each [`AGING_STEP`] that it waits, so that nothing starves.
 pub fn claim(
     connection: &Connection,
     destination: &dyn ToSql,
@@ -126,13 +159,71 @@ pub fn claim(
     now_ms: i64,
     limit: usize,
 ) -> rusqlite::Result<Vec<Claimed>> {
-    let mut rows = connection
-        .prepare_cached(CLAIM)?
-        .query_map(params![owner, lease_until_ms, now_ms, destination, limit as i64], claimed)?
-        .collect::<rusqlite::Result<Vec<_>>>()?;
+    let mut claim = connection.prepare_cached(CLAIM)?;
+    let mut rows = Vec::new();
+    for (priority, count) in shares(connection, destination, now_ms, limit)? {
+        let taken = claim.query_map(
+            params![owner, lease_until_ms, now_ms, destination, count as i64, priority],
+            claimed,
+        )?;
+        for row in taken {
+            rows.push(row?);
+        }
+    }
     // RETURNING promises no order.
-    rows.sort_by_key(|row| (row.message.priority, row.message.not_before_ms, row.id));
+    rows.sort_by_key(|row| {
+        let Message { priority, not_before_ms, .. } = row.message;
+        (urgency(priority.into(), not_before_ms, now_ms), not_before_ms, row.id)
+    });
     Ok(rows)
+}
+
+/// Priority less the steps that it has aged; smaller goes first.
+fn urgency(priority: i64, not_before_ms: i64, now_ms: i64) -> i64 {
+    priority - now_ms.saturating_sub(not_before_ms) / ms(AGING_STEP)
+}
+
+/// How many rows of each priority a claim of `limit` takes. Reads index entries only, and those of one priority alone
+/// where no other has rows.
+fn shares(
+    connection: &Connection,
+    destination: &dyn ToSql,
+    now_ms: i64,
+    limit: usize,
+) -> rusqlite::Result<Vec<(i64, usize)>> {
+    let mut heads = connection.prepare_cached(
+        "SELECT not_before_ms FROM outbox
+          WHERE status = 'PENDING' AND blocked = 0 AND destination = ?1 AND priority = ?2 AND not_before_ms <= ?3
+          ORDER BY not_before_ms LIMIT ?4",
+    )?;
+    let mut waiting = Vec::new();
+    for priority in 0..=9i64 {
+        if heads.exists(params![destination, priority, now_ms, 1])? {
+            waiting.push(priority);
+        }
+    }
+    if let [only] = waiting[..] {
+        return Ok(vec![(only, limit)]);
+    }
+    let mut candidates = Vec::new();
+    for priority in waiting {
+        for due in heads
+            .query_map(params![destination, priority, now_ms, limit as i64], |row| row.get::<_, i64>(0))?
+        {
+            let due = due?;
+            candidates.push((urgency(priority, due, now_ms), due, priority));
+        }
+    }
+    candidates.sort_unstable();
+    candidates.truncate(limit);
+    let mut shares: Vec<(i64, usize)> = Vec::new();
+    for (_, _, priority) in candidates {
+        match shares.iter_mut().find(|(known, _)| *known == priority) {
+            Some((_, count)) => *count += 1,
+            None => shares.push((priority, 1)),
+        }
+    }
+    Ok(shares)
 }
 
 /// PENDING -> PUBLISHING for one row whatever its due time, e.g. to close it by the rules of a claimed row.
@@ -336,7 +427,7 @@ fn close(
 }
 
 /// PUBLISHING -> PENDING for rows of dead starts of this agent (`AGENT:...` other than `owner`), and of anybody whose
-/// lease is over. `is_live` keeps rows that this start still holds in memory. Returns how many moved.
+/// lease is over (or ends so late that it was made under a wrong clock). `is_live` keeps rows that this start still holds in memory. Returns how many moved.
 pub fn lease_over(
     connection: &Connection,
     owner: &OwnerId,
@@ -347,9 +438,13 @@ pub fn lease_over(
     let rows: Vec<(i64, RawText)> = connection
         .prepare_cached(
             "SELECT id, claimed_by FROM outbox
-              WHERE status = 'PUBLISHING' AND (claimed_until_ms < ?1 OR claimed_by = ?2 OR substr(claimed_by, 1, length(?3)) = ?3)",
+              WHERE status = 'PUBLISHING' AND (claimed_until_ms < ?1 OR claimed_until_ms > ?4
+                 OR claimed_by = ?2 OR substr(claimed_by, 1, length(?3)) = ?3)",
         )?
-        .query_map(params![now_ms, owner, format!("{agent}:")], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .query_map(
+            params![now_ms, owner, format!("{agent}:"), now_ms.saturating_add(ms(LEASE_MAX))],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )?
         .collect::<rusqlite::Result<_>>()?;
     let mut moved = 0;
     for (id, claimed_by) in rows {
@@ -461,7 +556,7 @@ pub fn overdue(connection: &Connection, now_ms: i64, limit: usize) -> rusqlite::
 /// Attempts, destination and message id of a row, for texts and retries; `None` if somebody has deleted it.
 pub fn facts(connection: &Connection, id: i64) -> rusqlite::Result<Option<Facts>> {
     connection
-        .prepare_cached("SELECT attempts, destination, message_id FROM outbox WHERE id = ?1")?
+        .prepare_cached("SELECT attempts, destination, message_id, reason FROM outbox WHERE id = ?1")?
         .query_row([id], |row| {
             let text = |index| row.get::<_, RawText>(index).map(|text| text.lossy().into_owned());
             let attempts: i64 = row.get(0)?;
@@ -469,6 +564,7 @@ pub fn facts(connection: &Connection, id: i64) -> rusqlite::Result<Option<Facts>
                 attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
                 destination: text(1)?,
                 message_id: text(2)?,
+                reason: row.get::<_, Option<RawText>>(3)?.map(|text| text.lossy().into_owned()),
             })
         })
         .optional()
@@ -482,6 +578,8 @@ pub struct Facts {
     pub destination: String,
     /// Which.
     pub message_id: String,
+    /// Why it waited before its present claim.
+    pub reason: Option<String>,
 }
 
 /// The earliest deadline among waiting rows.
@@ -617,9 +715,12 @@ pub fn next_waiting_destination(
     after: Option<&str>,
 ) -> rusqlite::Result<Option<String>> {
     match after {
-        Some(after) => next_destination(connection, after),
-        None if unrouted(connection, 1)?.is_empty() => next_destination(connection, ""),
-        None => Ok(Some(String::new())),
+        None if !unrouted(connection, 1)?.is_empty() => Ok(Some(String::new())),
+        after => {
+            let after = RawText(after.unwrap_or_default().as_bytes().to_vec());
+            // A name that is no text has no lane and is parked at once; it is never asked for here again.
+            Ok(next_destination(connection, &after)?.and_then(|raw| String::from_utf8(raw.0).ok()))
+        }
     }
 }
 
@@ -642,4 +743,59 @@ pub fn oldest_due_ms(
         oldest = oldest.into_iter().chain(since).min();
     }
     Ok(oldest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::{self, Part};
+
+    fn put_at(connection: &Connection, key: &str, priority: u8, not_before_ms: i64) {
+        let message = NewMessage {
+            dedup_key: key.into(),
+            kind: "K".into(),
+            class: Class::Transactional,
+            destination: "d".into(),
+            recipient: "010".into(),
+            payload: r#"{"a":1,"b":2}"#.into(),
+            ordering_key: None,
+            priority,
+            not_before_ms: Some(not_before_ms),
+            expires_at_ms: None,
+            traceparent: None,
+        };
+        assert!(matches!(put(connection, &message), Ok(Put::New(_))), "{key}");
+        let other = NewMessage { payload: "{ \"b\": 2, \"a\": 1 }".into(), ..message.clone() };
+        assert!(matches!(put(connection, &other), Ok(Put::Same(_))), "the same event, written differently");
+        let other = NewMessage { payload: r#"{"a":2}"#.into(), ..message };
+        assert!(matches!(put(connection, &other), Ok(Put::Conflict(_))));
+    }
+
+    #[test]
+    fn the_urgent_go_first_and_nobody_starves() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let connection = db::create(&dir.path().join("o.db"), Part::Outbox).expect("made");
+        let (now_ms, step) = (1_800_000_000_000, ms(AGING_STEP));
+        for (key, priority, age) in [
+            ("usual", 5, 1),
+            ("usual, older", 5, 2),
+            ("urgent", 0, 0),
+            ("slow, four steps ago", 9, 4 * step),
+            ("slow, five steps ago", 9, 5 * step),
+            ("not yet due", 0, -1),
+        ] {
+            put_at(&connection, key, priority, now_ms - age);
+        }
+        let owner = OwnerId::new("a:1");
+        let take = |limit| -> Vec<String> {
+            claim(&connection, &"d", &owner, now_ms + 1, now_ms, limit)
+                .expect("claims")
+                .into_iter()
+                .map(|row| row.message.dedup_key)
+                .collect()
+        };
+        assert_eq!(take(2), ["urgent", "slow, five steps ago"]);
+        assert_eq!(take(9), ["slow, four steps ago", "usual, older", "usual"]);
+        assert!(take(9).is_empty());
+    }
 }

@@ -101,6 +101,10 @@ impl Vendor for BizPpurio {
         self.tokens.renew(|| self.login())
     }
 
+    fn is_ready(&self) -> bool {
+        self.tokens.is_fresh()
+    }
+
     fn send(&self, sending: &Sending, message: &Message, prepared: &Prepared) -> Reply {
         super::must_be_claimed(sending, message);
         let Some(token) = self.tokens.at_hand() else {

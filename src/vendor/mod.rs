@@ -53,6 +53,11 @@ pub trait Vendor: Send + Sync {
         Ok(())
     }
 
+    /// Whether [`Vendor::ready`] would have to talk to the vendor: then that call counts against the rate too.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
     /// Makes at most one request that carries the message. Never retries, never follows.
     fn send(&self, sending: &Sending, message: &Message, prepared: &Prepared) -> Reply;
 

@@ -45,6 +45,11 @@ struct Held {
 }
 
 impl Tokens {
+    /// Whether a fresh token is at hand.
+    pub fn is_fresh(&self) -> bool {
+        self.shelf().is_fresh(Instant::now())
+    }
+
     /// Makes sure that a fresh token is at hand, by `login` if need be. Threads that come while another logs in
     /// wait for it and share what it brought, a failure too: five threads are one login, not five in a row.
     pub fn renew(&self, login: impl FnOnce() -> Result<Issued, Box<Reply>>) -> Result<(), Box<Reply>> {

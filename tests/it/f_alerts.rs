@@ -13,13 +13,14 @@ use crate::support::{Agent, World};
 const SECRET: &str = "T0SECRETB0";
 
 /// A world whose agent posts to $HOOK, with more lines for `[alert]` and more sections.
-fn world(alert: &str, sections: &str) -> World {
-    World::with(
-        &format!(
-            "[alert]\nwebhook = \"env:HOOK\"\nstale_sending = \"1m\"\n{alert}\n{sections}\n[relay]\npoll = \"100ms\"\n"
-        ),
-        "",
+fn settings(alert: &str, sections: &str) -> String {
+    format!(
+        "[alert]\nwebhook = \"env:HOOK\"\nstale_sending = \"1m\"\n{alert}\n{sections}\n[relay]\npoll = \"100ms\"\n"
     )
+}
+
+fn world(alert: &str, sections: &str) -> World {
+    World::with(&settings(alert, sections), "")
 }
 
 fn environment(receiver: &Receiver) -> Vec<(&'static str, String)> {
@@ -58,7 +59,8 @@ fn a_storm_of_10_000_failures_is_a_handful_of_alerts_and_ends_with_an_all_clear(
     let file = folder.path().join("alerts.jsonl");
     let command =
         format!("command = [\"/bin/sh\", \"-c\", \"cat >> {}\"]\ninterval = \"5s\"", file.display());
-    let world = world(&command, "");
+    // Without this the destination would close after ten of them.
+    let world = World::with(&settings(&command, ""), "close_after_unknown = 0");
     world.faults(&["status=500"]);
     world.put_many("k", 10_000);
     let begun = Instant::now();

@@ -7,6 +7,7 @@ mod support;
 
 mod cli;
 mod f_alerts;
+mod f_flow;
 mod f_http;
 mod f_producer;
 mod f_relay;
