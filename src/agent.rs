@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::alert::{Alerts, Cause};
-use crate::clock::wall_ms;
+use crate::clock::watch::{self as watch_clock, ClockWatch};
+use crate::clock::{self, wall_ms};
 use crate::config::Settings;
 use crate::db::checkpoint::Checkpointer;
 use crate::db::writer::{Work, Writer};
@@ -27,7 +28,7 @@ use crate::policy::Policy;
 use crate::rate::Rate;
 use crate::relay::{Event, Lane, Relay, RelayParts};
 use crate::store::meta;
-use crate::sweeper::{self, Sweep};
+use crate::sweeper::{self, Seen, Sweep};
 use crate::thread::spawn;
 use crate::vendor;
 use crate::watch::{Watch, WatchFlags};
@@ -108,6 +109,7 @@ pub struct Agent {
     relay: JoinHandle<()>,
     workers: Vec<JoinHandle<()>>,
     watch: JoinHandle<()>,
+    clock_watch: (Sender<()>, JoinHandle<()>),
     writer_thread: JoinHandle<()>,
     checkpointers: Vec<JoinHandle<()>>,
     stop_within: Duration,
@@ -122,6 +124,7 @@ struct SweepParts {
     policy: Arc<Policy>,
     alerts: Alerts,
     last_sweep: Instant,
+    seen: Seen,
 }
 
 impl Agent {
@@ -138,6 +141,8 @@ impl Agent {
         let sqlite = |source| DbError::sqlite(&inbox_path, source);
         let agent_id = db::write(&mut connection, meta::agent_id).map_err(sqlite)?;
         let owner = owner::owner_id(&agent_id)?;
+        let outbox_path = state.outbox();
+        let heard = begin_clock(&mut connection, &inbox_path, &outbox_path)?;
         let orphans = sweeper::recover(&mut connection, &owner, &policy).map_err(sqlite)?;
         db::write(&mut connection, |tx| {
             meta::put(tx, "started_by", owner.as_str())?;
@@ -153,6 +158,11 @@ impl Agent {
         let alerts = Alerts::new(writer.clone());
         sweeper::tell(&alerts, Cause::StaleSending, &orphans);
         let inbox_pool = pool::open(inbox_path, Part::Inbox, POOL_READERS)?;
+        let outbox_pool = pool::open(outbox_path.clone(), Part::Outbox, POOL_READERS)?;
+        let (clock_stop, stopped) = crossbeam_channel::bounded(0);
+        let clock_watch =
+            ClockWatch { outbox: outbox_path.clone(), writer: writer.clone(), alerts: alerts.clone(), stop: stopped, heard };
+        let clock_watch = spawn("clock", move || clock_watch.run())?;
 
         let stop = Arc::new(AtomicBool::new(false));
         let flags = Arc::new(WatchFlags::new()?);
@@ -174,6 +184,7 @@ impl Agent {
                 owner: owner.clone(),
                 writer: writer.clone(),
                 inbox: inbox_pool.clone(),
+                outbox: outbox_pool.clone(),
                 policy: policy.clone(),
                 alerts: alerts.clone(),
                 stop: stop.clone(),
@@ -190,7 +201,6 @@ impl Agent {
             });
         }
 
-        let outbox_path = state.outbox();
         let (outbox_checkpointer, outbox_checkpoint_thread) =
             checkpointer("ckpt-outbox", &outbox_path, Part::Outbox)?;
         let (relay, relay_events) = Relay::new(RelayParts {
@@ -223,6 +233,7 @@ impl Agent {
             relay,
             workers,
             watch,
+            clock_watch: (clock_stop, clock_watch),
             writer_thread,
             checkpointers: vec![inbox_checkpoint_thread, outbox_checkpoint_thread],
             stop_within: longest_call + STOP_MARGIN,
@@ -232,6 +243,7 @@ impl Agent {
                 policy,
                 alerts,
                 last_sweep: Instant::now(),
+                seen: Seen::default(),
             },
             gates,
             _ownership: ownership,
@@ -275,8 +287,9 @@ impl Agent {
     pub fn tick(&mut self) {
         if self.sweep.last_sweep.elapsed() >= SWEEP_EVERY {
             self.sweep.last_sweep = Instant::now();
-            let SweepParts { owner, stale, policy, alerts, .. } = &self.sweep;
-            self.writer.submit(Box::new(Sweep::new(owner.clone(), *stale, policy.clone(), alerts.clone())));
+            let SweepParts { owner, stale, policy, alerts, seen, .. } = &self.sweep;
+            let sweep = Sweep::new(owner.clone(), *stale, policy.clone(), alerts.clone(), seen.clone());
+            self.writer.submit(Box::new(sweep));
         }
     }
 
@@ -312,8 +325,21 @@ impl Agent {
         self.stop.store(true, Ordering::SeqCst);
         self.flags.stop();
         let _ = self.relay_events.send(Event::Stop(deadline));
-        let Self { relay, workers, watch, writer_thread, checkpointers, writer, relay_events, sweep, .. } =
-            self;
+        let Self {
+            relay,
+            workers,
+            watch,
+            clock_watch,
+            writer_thread,
+            checkpointers,
+            writer,
+            relay_events,
+            sweep,
+            ..
+        } = self;
+        let (clock_stop, clock_watch) = clock_watch;
+        drop(clock_stop);
+        let _ = join_until(clock_watch, deadline);
         let in_time = join_until(relay, deadline); // its lanes drop: workers end
         let late =
             workers.into_iter().map(|worker| join_until(worker, deadline)).filter(|ended| !ended).count();
@@ -340,6 +366,30 @@ fn join_until(handle: JoinHandle<()>, deadline: Instant) -> bool {
         std::thread::sleep(Duration::from_millis(1));
     }
     handle.join().is_ok()
+}
+
+/// Begins to watch the clock, by the newest time that is recorded in both files: it may have been set wrong, or have
+/// begun at 1970. Returns the last vouching of a person that was heard.
+fn begin_clock(
+    inbox: &mut rusqlite::Connection,
+    inbox_path: &Path,
+    outbox_path: &Path,
+) -> Result<Option<String>, DbError> {
+    let outbox = db::open_reader(outbox_path, Part::Outbox)?;
+    let heard = db::write(inbox, |tx| {
+        let vouched = watch_clock::vouched(tx, &outbox)?;
+        let newest_ms = if vouched.is_some() { None } else { watch_clock::newest_recorded(tx, &outbox)? };
+        if let Some(vouched) = &vouched {
+            watch_clock::hear(tx, vouched)?;
+        }
+        clock::begin(newest_ms);
+        meta::get(&outbox, watch_clock::VOUCHED)
+    });
+    let heard = heard.map_err(|source| DbError::sqlite(inbox_path, source))?;
+    if let Some(doubt) = clock::now().doubt {
+        log::warn!("the clock {}: what depends on the hour is held", doubt.as_str());
+    }
+    Ok(heard)
 }
 
 /// F30: both files or none; one alone is a person's decision.

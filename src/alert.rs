@@ -23,6 +23,8 @@ pub enum Cause {
     ManyAttempts,
     /// The same message id with other content.
     Conflict,
+    /// The wall clock leapt, or cannot be right.
+    Clock,
 }
 
 impl Cause {
@@ -36,6 +38,7 @@ impl Cause {
             Self::DestinationClosed => "DESTINATION_CLOSED",
             Self::ManyAttempts => "MANY_ATTEMPTS",
             Self::Conflict => "CONFLICT",
+            Self::Clock => "CLOCK",
         }
     }
 }

@@ -149,6 +149,8 @@ impl Gate {
                     }
                 }
             }
+            // It says something about the hour alone. (The worker gives a probe back.)
+            Outcome::NotSent { kind: NotSentKind::TooLate, .. } => Change::None,
             // Unknown proves nothing about the destination: a probe that ends so leaves it closed a while longer.
             Outcome::Unknown { reason, .. } => {
                 if let Some(closed) = &mut state.closed

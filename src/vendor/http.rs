@@ -87,7 +87,7 @@ impl Vendor for Http {
             }
             _ => {}
         }
-        Ok(Prepared { body, headers })
+        Ok(Prepared { body, headers, begin_before: None })
     }
 
     fn send(&self, sending: &Sending, message: &Message, prepared: &Prepared) -> Reply {
@@ -95,7 +95,7 @@ impl Vendor for Http {
         let mut headers: Vec<(&str, &str)> = vec![("Content-Type", &self.settings.content_type)];
         headers.extend(self.settings.headers.iter().map(|(name, value)| (name.as_str(), value.reveal())));
         headers.extend(prepared.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-        let (exchange, timing) = self.client.post_once(&self.url, &headers, &prepared.body);
+        let (exchange, timing) = self.client.post_before(prepared.begin_before, &self.url, &headers, &prepared.body);
         super::reply(exchange, timing, |answer| rules::read(&self.settings, answer))
     }
 

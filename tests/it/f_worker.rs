@@ -176,6 +176,7 @@ fn f13_copies_of_one_message_in_two_agents_worth_of_workers_make_one_call() {
                 owner: OwnerId::new(owner),
                 writer: writer.clone(),
                 inbox: pool::open(inbox.clone(), Part::Inbox, 2).expect("opens"),
+                outbox: pool::open(world.outbox_path(), Part::Outbox, 2).expect("opens"),
                 policy: Arc::new(Policy::new(&settings)),
                 alerts: Alerts::new(writer.clone()),
                 stop: Arc::new(AtomicBool::new(false)),
