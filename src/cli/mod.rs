@@ -1,6 +1,7 @@
 //! The table of commands; one file for each. Help, manual page and completions are printed from this table.
 
 mod check;
+mod clock;
 mod demo;
 mod enqueue;
 mod init;
@@ -12,6 +13,7 @@ mod sandbox;
 mod settings_file;
 mod show;
 mod status;
+mod suppress;
 mod verbs;
 mod views;
 
@@ -86,6 +88,10 @@ enum Command {
     Release(verbs::Args),
     /// Give up messages for good (waiting ones are held first)
     Cancel(verbs::Args),
+    /// Opt-outs: who gets nothing more, or nothing of a kind
+    Suppress(suppress::Args),
+    /// What the agent thinks of the clock; --right says that it is right
+    Clock(clock::Args),
     /// Check settings, databases, a real commit, disk, clock, login, DNS and TLS: one verdict a line
     Check(check::Args),
     /// Print the schema of both databases
@@ -121,6 +127,8 @@ pub fn main() -> i32 {
         Command::Hold(args) => verbs::run(&settings, verbs::Verb::Hold, args),
         Command::Release(args) => verbs::run(&settings, verbs::Verb::Release, args),
         Command::Cancel(args) => verbs::run(&settings, verbs::Verb::Cancel, args),
+        Command::Suppress(args) => suppress::run(&settings, args),
+        Command::Clock(args) => clock::run(&settings, args),
         Command::Check(args) => check::run(&settings, args),
         Command::Schema => output::print(include_str!("../../schema.sql")),
         Command::Man => man(),

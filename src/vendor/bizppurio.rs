@@ -48,6 +48,13 @@ pub struct BizPpurio {
     tokens: Tokens,
 }
 
+pub use content::{Sized, sizes};
+
+/// Whether the vendor could ever take this message; needs no client.
+pub fn check(settings: &BizPpurioSettings, message: &Message) -> Result<(), Unfit> {
+    encode::body(settings, message).map(|_| ())
+}
+
 impl BizPpurio {
     /// Builds the client; opens no connection.
     pub fn new(

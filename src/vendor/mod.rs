@@ -6,6 +6,7 @@
 pub mod bizppurio;
 pub mod client;
 pub mod euckr;
+pub mod fitness;
 pub mod http;
 mod pace;
 pub mod token;
