@@ -6,7 +6,9 @@
 mod support;
 
 mod cli;
+mod f_clock;
 mod f_http;
+mod f_policy;
 mod f_producer;
 mod f_relay;
 mod f_stop;
