@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+#[expect(clippy::disallowed_methods, reason = "the moment of the build, not of a run")]
 fn main() {
     // Named, so that an ordinary change does not run this anew and compile the crate from the start.
     println!("cargo:rerun-if-env-changed=SOURCE_DATE_EPOCH");

@@ -110,7 +110,7 @@ CREATE TABLE suppress (
 -- One form for a number, however it was written, as src/policy/number.rs has it: an opt-out that is not found is a
 -- message that should not have been sent.
 CREATE TRIGGER suppress_canonical BEFORE INSERT ON suppress
-WHEN NEW.recipient NOT GLOB '*[^0-9+() .-]*' AND NEW.recipient GLOB '*[^0-9]*'
+WHEN NEW.recipient NOT GLOB '*[^0-9+() .-]*'
   AND NEW.recipient IS NOT (SELECT CASE
         WHEN plain LIKE '+82%' THEN '0' || ltrim(substr(plain, 4), '0')
         WHEN plain LIKE '0082%' THEN '0' || ltrim(substr(plain, 5), '0')

@@ -160,8 +160,13 @@ impl Agent {
         let inbox_pool = pool::open(inbox_path, Part::Inbox, POOL_READERS)?;
         let outbox_pool = pool::open(outbox_path.clone(), Part::Outbox, POOL_READERS)?;
         let (clock_stop, stopped) = crossbeam_channel::bounded(0);
-        let clock_watch =
-            ClockWatch { outbox: outbox_path.clone(), writer: writer.clone(), alerts: alerts.clone(), stop: stopped, heard };
+        let clock_watch = ClockWatch {
+            outbox: outbox_path.clone(),
+            writer: writer.clone(),
+            alerts: alerts.clone(),
+            stop: stopped,
+            heard,
+        };
         let clock_watch = spawn("clock", move || clock_watch.run())?;
 
         let stop = Arc::new(AtomicBool::new(false));
@@ -383,6 +388,8 @@ fn begin_clock(
             watch_clock::hear(tx, vouched)?;
         }
         clock::begin(newest_ms);
+        // Not what an earlier run thought of it.
+        meta::put(tx, watch_clock::DOUBT, clock::now().doubt.map_or("", clock::Doubt::as_str))?;
         meta::get(&outbox, watch_clock::VOUCHED)
     });
     let heard = heard.map_err(|source| DbError::sqlite(inbox_path, source))?;

@@ -193,11 +193,10 @@ impl Relay {
     /// Opens the outbox and gives back what dead starts of this agent had claimed.
     pub fn new(parts: RelayParts) -> Result<(Self, Sender<Event>), db::DbError> {
         let mut connection = db::open_writer(&parts.path, Part::Outbox, Durability::Normal)?;
-        let moved =
-            db::write(&mut connection, |tx| {
-                outbox::lease_over(tx, &parts.owner, wall_ms(), |_| false, |_, _, _| false)
-            })
-            .map_err(|source| db::DbError::sqlite(&parts.path, source))?;
+        let moved = db::write(&mut connection, |tx| {
+            outbox::lease_over(tx, &parts.owner, wall_ms(), |_| false, |_, _, _| false)
+        })
+        .map_err(|source| db::DbError::sqlite(&parts.path, source))?;
         if moved > 0 {
             log::warn!(
                 "{moved} messages that an earlier start had claimed are waiting again (CLAIM_EXPIRED)"
@@ -544,7 +543,11 @@ impl Relay {
         let answer = match verdict {
             Verdict::Go => return Ok(true),
             Verdict::Wait { until_ms, last_ms, reason } => {
-                log::info!("{} waits dest={} until_ms={until_ms} {reason}", message.message_id, message.destination);
+                log::info!(
+                    "{} waits dest={} until_ms={until_ms} {reason}",
+                    message.message_id,
+                    message.destination
+                );
                 Answer::Wait { until_ms, last_ms, reason }
             }
             Verdict::Hold(reason) => Answer::Hold(reason),

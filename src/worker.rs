@@ -21,8 +21,8 @@ use crate::db::writer::Writer;
 use crate::fingerprint;
 use crate::gate::{Change, Gate, Pass};
 use crate::lifecycle::InboxState;
-use crate::message::{Message, NotSentKind, NotSentProof, Outcome, OwnerId, Reply};
 use crate::limits::CONSENT_FRESH;
+use crate::message::{Message, NotSentKind, NotSentProof, Outcome, OwnerId, Reply};
 use crate::policy::{Asking, Policy, Verdict, consent};
 use crate::rate::Rate;
 use crate::relay::{Answer, Confirm, Event, Handoff};
@@ -124,7 +124,9 @@ impl Worker {
         // Whatever would close the row is said only after a look: its mark may have been lost after a send.
         let mut prepared = match self.fit(&message) {
             Ok(prepared) => prepared,
-            Err(answer @ (Answer::Wait { .. } | Answer::Hold(_) | Answer::Returned(_))) => return Some(answer),
+            Err(answer @ (Answer::Wait { .. } | Answer::Hold(_) | Answer::Returned(_))) => {
+                return Some(answer);
+            }
             Err(answer) => return Some(self.look(&message, &fingerprint).unwrap_or(answer)),
         };
         let consented = Instant::now();
@@ -285,7 +287,11 @@ impl Worker {
 
     /// The claim goes, and then the row gets the rules' answer: no call was begun, so no attempt is used.
     fn release(&self, sending: Sending, answer: Answer, row: i64, confirm: Sender<Event>) {
-        log::info!("{} released dest={} before its call: {answer:?}", sending.message_id(), sending.consumer());
+        log::info!(
+            "{} released dest={} before its call: {answer:?}",
+            sending.message_id(),
+            sending.consumer()
+        );
         let tell = Box::new(move || {
             let _ = confirm.send(Event::Confirm(Confirm { row, answer }));
         });

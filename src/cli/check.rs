@@ -130,10 +130,9 @@ fn folder(verdicts: &mut Verdicts, settings: &Settings) {
             None => Ok(shown),
             // Ahead of what was recorded is what it looks like after days of rest, too.
             Some(Doubt::Ahead) => Ok(format!("{shown}; the agent watches it for a while first")),
-            Some(doubt) => Err(format!(
-                "{shown}: it {}; set it, or say `onceward clock --right`",
-                doubt.as_str()
-            )),
+            Some(doubt) => {
+                Err(format!("{shown}: it {}; set it, or say `onceward clock --right`", doubt.as_str()))
+            }
         },
     );
 }

@@ -33,7 +33,10 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
             let code = if db::is_busy(&error) || db::is_full(&error) { exit::TRY_AGAIN } else { exit::IO };
             Failure::new(code, error.to_string())
         })?;
-        return output::print(&format!("noted: {} is right; the agent hears of it within seconds\n", at(now_ms)));
+        return output::print(&format!(
+            "noted: {} is right; the agent hears of it within seconds\n",
+            at(now_ms)
+        ));
     }
     let views = views::open(&settings)?;
     let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());

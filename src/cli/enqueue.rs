@@ -311,7 +311,8 @@ impl<'a> Door<'a> {
             let field = ["recipient: ", "payload"].iter().any(|field| unfit.reason.starts_with(field));
             if field { unfit.reason } else { format!("payload: {}", unfit.reason) }
         })?;
-        let flagged = fit.sizes.iter().filter(|size| size.outside_ksx1001 > 0).map(ToString::to_string).collect();
+        let flagged =
+            fit.sizes.iter().filter(|size| size.outside_ksx1001 > 0).map(ToString::to_string).collect();
         if let Some(recipient) = fit.recipient {
             message.recipient = recipient;
         }
@@ -321,7 +322,8 @@ impl<'a> Door<'a> {
 
 /// Seconds or microseconds in a millisecond field, and times that nobody means.
 fn times(message: &NewMessage, now_ms: i64) -> Result<(), String> {
-    for (field, value) in [("not_before_ms", message.not_before_ms), ("expires_at_ms", message.expires_at_ms)] {
+    for (field, value) in [("not_before_ms", message.not_before_ms), ("expires_at_ms", message.expires_at_ms)]
+    {
         let Some(value) = value else { continue };
         if value < SECONDS_MAX {
             return Err(format!("{field}: is before 2001; it takes milliseconds, not seconds"));

@@ -191,8 +191,7 @@ fn as_message(line: &Line, payload: &str) -> Message {
 fn waits(line: &Line, message: &Message, views: &Views, settings: &Settings) -> rusqlite::Result<String> {
     let at = |ms: i64| output::local_time(ms, &settings.agent.timezone);
     let alive = owner::holder(&views.state).is_some();
-    let because =
-        line.reason.as_deref().map(|reason| format!(", because of {reason}")).unwrap_or_default();
+    let because = line.reason.as_deref().map(|reason| format!(", because of {reason}")).unwrap_or_default();
     match line.blocked {
         1 => return Ok("waits behind an earlier message of its order lane".into()),
         2 => return Ok(format!("waits until the clock is right{because}")),

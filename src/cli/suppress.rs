@@ -101,7 +101,10 @@ impl Covers {
         }
         let channel = self.channel.to_ascii_lowercase();
         if channel.len() > 40 || !channel.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-            return Err(Failure::new(exit::DATA, "--channel: letters and digits were expected, such as sms or at"));
+            return Err(Failure::new(
+                exit::DATA,
+                "--channel: letters and digits were expected, such as sms or at",
+            ));
         }
         Ok(OptOut { destination: self.dest, channel, class: self.class })
     }
@@ -129,7 +132,8 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
 
 fn read_all(given: &[String]) -> Result<Vec<String>, Failure> {
     let read = |(index, text): (usize, &String)| {
-        recipient(text).map_err(|problem| Failure::new(exit::DATA, format!("NUMBER {}: {problem}", index + 1)))
+        recipient(text)
+            .map_err(|problem| Failure::new(exit::DATA, format!("NUMBER {}: {problem}", index + 1)))
     };
     given.iter().enumerate().map(read).collect()
 }
@@ -142,13 +146,18 @@ fn recipient(text: &str) -> Result<String, &'static str> {
         return Err("is empty or too long");
     }
     // Copied from a page or a spreadsheet: full-width digits, direction marks, a zero that was lost.
-    let hidden = |c: char| c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2064}' | '\u{feff}' | '\u{a0}');
+    let hidden = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2064}' | '\u{feff}' | '\u{a0}')
+    };
     if canonical.chars().any(|c| hidden(c) || (c.is_numeric() && !c.is_ascii())) {
         return Err("has characters that do not show, or digits that are no ASCII digits");
     }
     let like_a_number = canonical.bytes().all(|byte| byte.is_ascii_digit() || byte == b'+');
     if like_a_number && !canonical.starts_with(['0', '+']) {
-        return Err("a number begins with 0, or with + and the country's code (was the 0 lost in a spreadsheet?)");
+        return Err(
+            "a number begins with 0, or with + and the country's code (was the 0 lost in a spreadsheet?)",
+        );
     }
     if like_a_number && !(4..=17).contains(&canonical.len()) {
         return Err("is no phone number: too short or too long");
@@ -188,7 +197,11 @@ fn remove(connection: &mut Connection, recipients: &[String], covers: &OptOut) -
         .map_err(|error| failed(&error))?;
         missing += usize::from(!removed);
         let word = if removed { "removed" } else { "there was no such opt-out" };
-        let rest = if left > 0 { format!("; {left} others of this recipient stand (see list)") } else { String::new() };
+        let rest = if left > 0 {
+            format!("; {left} others of this recipient stand (see list)")
+        } else {
+            String::new()
+        };
         out.push_str(&format!("NUMBER {} ({}): {word}{rest}\n", index + 1, output::masked(recipient)));
     }
     output::print(&out)?;

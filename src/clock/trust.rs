@@ -142,7 +142,8 @@ impl Trust {
         if wall_ms < self.built_ms {
             return Some(Doubt::BeforeBuild);
         }
-        if self.newest_ms.is_some_and(|newest_ms| wall_ms < newest_ms.saturating_sub(span_ms(CLOCK_BELIEVED))) {
+        if self.newest_ms.is_some_and(|newest_ms| wall_ms < newest_ms.saturating_sub(span_ms(CLOCK_BELIEVED)))
+        {
             return Some(Doubt::BehindNewest);
         }
         let ahead = if self.believed { CLOCK_BELIEVED } else { CLOCK_AHEAD_AT_START };

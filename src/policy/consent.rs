@@ -147,7 +147,10 @@ mod tests {
         let of = |recipient: &str, payload: &str| keys(&message(Class::Transactional, recipient, payload));
         assert_eq!(of("010-0000-0001", "{}"), ("01000000001".into(), None));
         assert_eq!(of("+1 212-555-0100", r#"{"country":"1"}"#), ("+12125550100".into(), None));
-        assert_eq!(of("212-555-0100", r#"{"country":"+1"}"#), ("2125550100".into(), Some("+12125550100".into())));
+        assert_eq!(
+            of("212-555-0100", r#"{"country":"+1"}"#),
+            ("2125550100".into(), Some("+12125550100".into()))
+        );
         assert_eq!(of("01000000001", r#"{"country":"82"}"#), ("01000000001".into(), None));
         assert_eq!(of("store-1", r#"{"a":{"country":"1"}}"#), ("store-1".into(), None));
     }

@@ -45,7 +45,11 @@ mod tests {
             ("Production", "01099999999", false),
             ("staging", "", false),
         ] {
-            assert_eq!(Environment::new(environment, &listed).allows(recipient), allowed, "{environment} {recipient}");
+            assert_eq!(
+                Environment::new(environment, &listed).allows(recipient),
+                allowed,
+                "{environment} {recipient}"
+            );
         }
         assert!(!Environment::new("test", &[]).allows("01000000001"));
     }

@@ -128,7 +128,9 @@ impl Policy {
         match self.advertising.judge(message.not_before_ms, asking, now_ms) {
             Hours::Open { .. } => Verdict::Go,
             Hours::Over(day) => Verdict::Expire(format!("WINDOW: its day {day} has passed")),
-            Hours::Opens { at_ms, .. } if message.expires_at_ms.is_some_and(|deadline_ms| deadline_ms <= at_ms) => {
+            Hours::Opens { at_ms, .. }
+                if message.expires_at_ms.is_some_and(|deadline_ms| deadline_ms <= at_ms) =>
+            {
                 Verdict::Expire("WINDOW: its last day is over; the next opening is after its deadline".into())
             }
             Hours::Opens { at_ms, last_ms } => Verdict::Wait {
@@ -249,16 +251,44 @@ mod tests {
         let noon = "2026-11-30T12:00:00";
         for (class, due, deadline, asking, now, expected) in [
             (Class::Transactional, noon, None, Asking::Worker, "2026-11-30T03:00:00", "go"),
-            (Class::Transactional, noon, Some("2026-11-30T12:30:00"), Asking::Call, "2026-11-30T12:29:59.999", "go"),
-            (Class::Transactional, noon, Some("2026-11-30T12:30:00"), Asking::Call, "2026-11-30T12:30:00", "expire"),
+            (
+                Class::Transactional,
+                noon,
+                Some("2026-11-30T12:30:00"),
+                Asking::Call,
+                "2026-11-30T12:29:59.999",
+                "go",
+            ),
+            (
+                Class::Transactional,
+                noon,
+                Some("2026-11-30T12:30:00"),
+                Asking::Call,
+                "2026-11-30T12:30:00",
+                "expire",
+            ),
             (Class::Advertising, noon, None, Asking::Relay, "2026-11-30T20:39:59.999", "go"),
             (Class::Advertising, noon, None, Asking::Relay, "2026-11-30T20:40:00", "wait"),
             (Class::Advertising, noon, None, Asking::Call, "2026-11-30T20:49:59.999", "go"),
             (Class::Advertising, noon, None, Asking::Call, "2026-11-30T20:50:00", "wait"),
             (Class::Advertising, noon, None, Asking::Worker, "2026-12-01T00:00:00", "expire"),
             // Its deadline is before the next opening: no use in waiting.
-            (Class::Advertising, noon, Some("2026-12-01T08:00:00"), Asking::Relay, "2026-11-30T20:40:00", "expire"),
-            (Class::Advertising, noon, Some("2026-12-01T08:00:01"), Asking::Relay, "2026-11-30T20:40:00", "wait"),
+            (
+                Class::Advertising,
+                noon,
+                Some("2026-12-01T08:00:00"),
+                Asking::Relay,
+                "2026-11-30T20:40:00",
+                "expire",
+            ),
+            (
+                Class::Advertising,
+                noon,
+                Some("2026-12-01T08:00:01"),
+                Asking::Relay,
+                "2026-11-30T20:40:00",
+                "wait",
+            ),
         ] {
             let message = message(class, due, deadline.map(ms));
             let verdict = policy("production").judge(&message, asking, ms(now));
@@ -286,7 +316,11 @@ mod tests {
             (Class::Advertising, Some(closes + 5), Some(closes)),
         ] {
             let message = message(class, "2026-11-30T10:00:00", deadline);
-            assert_eq!(policy("production").begin_before_ms(&message, now), expected, "{class:?} {deadline:?}");
+            assert_eq!(
+                policy("production").begin_before_ms(&message, now),
+                expected,
+                "{class:?} {deadline:?}"
+            );
         }
     }
 
@@ -306,7 +340,8 @@ mod tests {
     fn while_the_clock_is_in_doubt_only_what_does_not_depend_on_it_goes_out() {
         let noon = "2026-11-30T12:00:00";
         let hour = 3_600_000;
-        let at = |wall: i64, known: i64| Now { ms: wall, known_ms: known, doubt: Some(Doubt::Ahead), epoch: 2 };
+        let at =
+            |wall: i64, known: i64| Now { ms: wall, known_ms: known, doubt: Some(Doubt::Ahead), epoch: 2 };
         let now = ms(noon);
         for (class, due_offset, deadline, clock, expected) in [
             (Class::Transactional, 0, None, at(now - 500 * hour, now), "go"),

@@ -32,9 +32,11 @@ pub fn recipient(text: &str, country: Option<&str>) -> Result<String, String> {
     let Some(country) = abroad(country) else {
         let number = digits("recipient", &domestic(&plain))?;
         if number.starts_with("00") {
-            return Err("recipient: a number with 00 in front is a foreign one and needs \"country\" in the \
+            return Err(
+                "recipient: a number with 00 in front is a foreign one and needs \"country\" in the \
                         payload"
-                .into());
+                    .into(),
+            );
         }
         if !number.starts_with('0') {
             return Err(
@@ -54,7 +56,9 @@ pub fn recipient(text: &str, country: Option<&str>) -> Result<String, String> {
         return Ok(number);
     };
     if country.is_empty() || !country.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err("recipient: the payload's \"country\" is not a country's calling code, such as 1 or 81".into());
+        return Err(
+            "recipient: the payload's \"country\" is not a country's calling code, such as 1 or 81".into()
+        );
     }
     let national = match plain.strip_prefix('+') {
         None => plain.as_str(),

@@ -81,9 +81,11 @@ impl Window {
     /// Whether a message that is due at `due_ms` may go out at `now_ms`, and if not, when.
     pub fn judge(&self, due_ms: i64, asking: Asking, now_ms: i64) -> Hours {
         let around = self.days(now_ms);
-        let due = if (around.from_ms..around.until_ms).contains(&due_ms) { around } else { self.compute(due_ms) };
+        let due =
+            if (around.from_ms..around.until_ms).contains(&due_ms) { around } else { self.compute(due_ms) };
         // The first window in which the relay could take it is its own.
-        let Some(own) = due.openings.iter().find(|opening| opening.is_real() && due_ms < opening.cut_ms) else {
+        let Some(own) = due.openings.iter().find(|opening| opening.is_real() && due_ms < opening.cut_ms)
+        else {
             return Hours::Over(due.today);
         };
         let ends_ms = if asking == Asking::Relay { own.cut_ms } else { own.closes_ms };

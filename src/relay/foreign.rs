@@ -71,7 +71,10 @@ mod tests {
         let (mut foreign, begun, lease) = (Foreign::default(), Instant::now(), Duration::from_secs(900));
         let mut look = |after_s: u64, rows: &[(i64, &str, i64)]| -> Vec<i64> {
             let mut look = foreign.look(begun + Duration::from_secs(after_s), lease);
-            rows.iter().filter(|(row, owner, until)| look.is_over(*row, owner, *until)).map(|(row, _, _)| *row).collect()
+            rows.iter()
+                .filter(|(row, owner, until)| look.is_over(*row, owner, *until))
+                .map(|(row, _, _)| *row)
+                .collect()
         };
         let eternal = i64::MAX;
         // 1 is renewed, 2 was claimed under a clock far ahead and is dead, 3 long over by its stamp and alive.

@@ -49,8 +49,8 @@ pub fn remove(connection: &Connection, recipient: &str, covers: &OptOut) -> rusq
 
 /// The opt-outs of a recipient, by one or two of its forms.
 pub fn find(connection: &Connection, own: &str, foreign: Option<&str>) -> rusqlite::Result<Vec<OptOut>> {
-    let mut statement = connection
-        .prepare_cached("SELECT destination, channel, class FROM suppress WHERE recipient = ?1")?;
+    let mut statement =
+        connection.prepare_cached("SELECT destination, channel, class FROM suppress WHERE recipient = ?1")?;
     let mut found = Vec::new();
     for form in std::iter::once(own).chain(foreign) {
         let mut rows = statement.query([form])?;
@@ -63,7 +63,11 @@ pub fn find(connection: &Connection, own: &str, foreign: Option<&str>) -> rusqli
 
 /// Whether there is any opt-out at all.
 pub fn any(connection: &Connection) -> rusqlite::Result<bool> {
-    Ok(connection.prepare_cached("SELECT 1 FROM suppress LIMIT 1")?.query_row([], |_| Ok(())).optional()?.is_some())
+    Ok(connection
+        .prepare_cached("SELECT 1 FROM suppress LIMIT 1")?
+        .query_row([], |_| Ok(()))
+        .optional()?
+        .is_some())
 }
 
 /// Opt-outs in order of recipient: all, or those of one (in canonical form).

@@ -124,12 +124,8 @@ impl Vendor for BizPpurio {
         let mut headers =
             vec![("Authorization", bearer.as_str()), ("Content-Type", "application/json; charset=utf-8")];
         headers.extend(prepared.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-        let (exchange, timing) = self.client.post_before(
-            prepared.begin_before,
-            &self.message_url,
-            &headers,
-            &prepared.body,
-        );
+        let (exchange, timing) =
+            self.client.post_before(prepared.begin_before, &self.message_url, &headers, &prepared.body);
         super::reply(exchange, timing, |answer| {
             let decoded = decode::message(answer, message.message_id.as_str());
             if decoded.token_invalid {

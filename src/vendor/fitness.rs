@@ -16,6 +16,7 @@ pub struct Fitness {
     checkers: Vec<(String, Checker)>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "one for each destination, made once")]
 enum Checker {
     BizPpurio(crate::config::BizPpurioSettings),
     Http(http::Encoder),

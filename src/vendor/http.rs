@@ -95,7 +95,6 @@ impl Encoder {
         }
         Ok(Prepared { body, headers, begin_before: None })
     }
-
 }
 
 impl Vendor for Http {
@@ -109,7 +108,8 @@ impl Vendor for Http {
         let mut headers: Vec<(&str, &str)> = vec![("Content-Type", &settings.content_type)];
         headers.extend(settings.headers.iter().map(|(name, value)| (name.as_str(), value.reveal())));
         headers.extend(prepared.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-        let (exchange, timing) = self.client.post_before(prepared.begin_before, &self.url, &headers, &prepared.body);
+        let (exchange, timing) =
+            self.client.post_before(prepared.begin_before, &self.url, &headers, &prepared.body);
         super::reply(exchange, timing, |answer| rules::read(settings, answer))
     }
 

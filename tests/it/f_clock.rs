@@ -40,7 +40,13 @@ fn leaps(by_ms: i64) {
     clock.set_offset(right + by_ms);
     agent.wait_log("cause=CLOCK");
     let soon = clock.now_ms().max(clock.now_ms() - by_ms);
-    let deadline = put_at(&world, "deadline", "TRANSACTIONAL", clock.now_ms() - by_ms, Some(soon.min(clock.now_ms() - by_ms) + HOUR));
+    let deadline = put_at(
+        &world,
+        "deadline",
+        "TRANSACTIONAL",
+        clock.now_ms() - by_ms,
+        Some(soon.min(clock.now_ms() - by_ms) + HOUR),
+    );
     let ad = put_at(&world, "ad", "ADVERTISING", clock.now_ms() - by_ms, None);
     let later = put_at(&world, "later", "TRANSACTIONAL", clock.now_ms() - by_ms, None);
     world.wait_inbox(&later, "SENT");
@@ -49,8 +55,14 @@ fn leaps(by_ms: i64) {
     assert!(world.outbox_state(&ad).2.starts_with("CLOCK: "), "{:?}", world.outbox_state(&ad));
     let (_, shown, _) = world.onceward(&["show", &ad]);
     assert!(shown.contains("waits until the clock is right"), "{shown}");
-    world.wait("status says it", |world| world.onceward(&["status"]).1.contains("deadlines and later due times are held"));
-    assert_ne!(world.outbox_state(&deadline).0, "EXPIRED", "its deadline is an hour away by the clock that was believed");
+    world.wait("status says it", |world| {
+        world.onceward(&["status"]).1.contains("deadlines and later due times are held")
+    });
+    assert_ne!(
+        world.outbox_state(&deadline).0,
+        "EXPIRED",
+        "its deadline is an hour away by the clock that was believed"
+    );
 
     clock.set_offset(right);
     world.wait_inbox(&ad, "SENT");
@@ -59,7 +71,10 @@ fn leaps(by_ms: i64) {
     for id in [&first, &calling, &deadline, &ad, &later] {
         assert_eq!(world.arrivals(id), 1);
     }
-    assert_eq!(world.count("SELECT count(*) FROM outbox WHERE status <> 'PUBLISHED' AND closed_at_ms IS NOT NULL"), 0);
+    assert_eq!(
+        world.count("SELECT count(*) FROM outbox WHERE status <> 'PUBLISHED' AND closed_at_ms IS NOT NULL"),
+        0
+    );
     assert_eq!(world.count("SELECT count(*) FROM inbox WHERE status <> 'SENT'"), 0);
     agent.stop();
 }
@@ -79,13 +94,15 @@ fn f20_a_leap_ahead_that_stands_is_believed() {
     let world = World::new();
     let clock = Clock::at(&world, 1, "12:00");
     let agent = start(&world, &clock);
-    world.wait("the first mark is kept", |world| world.count("SELECT count(*) FROM onceward_meta WHERE key = 'clock_newest_ms'") == 1);
+    world.wait("the first mark is kept", |world| {
+        world.count("SELECT count(*) FROM onceward_meta WHERE key = 'clock_newest_ms'") == 1
+    });
     clock.set_offset(clock.offset() + 24 * HOUR);
     let ad = put_at(&world, "ad", "ADVERTISING", clock.now_ms(), None);
     world.wait("held", |world| held(world, &ad));
     assert_eq!(world.arrivals(&ad), 0);
     world.wait_inbox(&ad, "SENT");
-    assert!(agent.log().contains("the clock is believed again"), "{}", agent.log());
+    agent.wait_log("the clock is believed again");
     agent.stop();
 }
 
@@ -132,7 +149,10 @@ fn f20_rows_of_a_wrong_clock_do_not_wait_for_years() {
     let connection = world.outbox();
     for (id, due_ms) in [(&planned, now_ms + 10 * YEAR + 3_000), (&of_business, now_ms + 90 * 24 * HOUR)] {
         connection
-            .execute("UPDATE outbox SET not_before_ms = ?2 WHERE message_id = ?1", rusqlite::params![id, due_ms])
+            .execute(
+                "UPDATE outbox SET not_before_ms = ?2 WHERE message_id = ?1",
+                rusqlite::params![id, due_ms],
+            )
             .expect("set");
     }
     let agent = start(&world, &clock);

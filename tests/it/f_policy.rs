@@ -52,7 +52,8 @@ fn real_ms() -> i64 {
 /// A wall time in Seoul, so many days from today.
 pub fn seoul(days: i64, time: &str) -> i64 {
     let zone = TimeZone::get("Asia/Seoul").expect("a zone");
-    let today = jiff::Timestamp::from_millisecond(real_ms()).expect("a time").to_zoned_datetime(zone.clone()).date();
+    let today =
+        jiff::Timestamp::from_millisecond(real_ms()).expect("a time").to_zoned_datetime(zone.clone()).date();
     let time: jiff::civil::Time = time.parse().expect("a time");
     let day = today.saturating_add(jiff::Span::new().days(days));
     day.to_datetime(time).to_zoned_datetime(zone).expect("exists").timestamp().as_millisecond()
@@ -84,7 +85,8 @@ fn times(world: &World, id: &str) -> (i64, Option<i64>) {
 
 fn in_agent_section(world: &World, lines: &str) {
     let text = std::fs::read_to_string(&world.config).expect("reads");
-    std::fs::write(&world.config, text.replacen("[agent]\n", &format!("[agent]\n{lines}\n"), 1)).expect("written");
+    std::fs::write(&world.config, text.replacen("[agent]\n", &format!("[agent]\n{lines}\n"), 1))
+        .expect("written");
 }
 
 #[test]
@@ -97,7 +99,10 @@ fn advertising_moves_once_at_the_relay_s_cut_and_expires_when_its_last_day_is_ov
     let agent = world.agent_with(&[clock.variable(), ("TZ", "America/New_York")]);
     world.wait_inbox(&tx, "SENT");
     world.wait("moved", |world| times(world, &ad).0 == seoul(2, "08:00"));
-    assert_eq!(world.outbox_state(&ad), ("PENDING".into(), 0, "WINDOW: advertising goes out from 08:00 to 20:50".into()));
+    assert_eq!(
+        world.outbox_state(&ad),
+        ("PENDING".into(), 0, "WINDOW: advertising goes out from 08:00 to 20:50".into())
+    );
     assert_eq!(times(&world, &ad).1, Some(seoul(2, "20:50")));
     let (_, shown, _) = world.onceward(&["show", &ad]);
     assert!(shown.contains(" 08:00:00, because of WINDOW") && shown.contains("waits until"), "{shown}");
@@ -108,7 +113,11 @@ fn advertising_moves_once_at_the_relay_s_cut_and_expires_when_its_last_day_is_ov
     let agent = world.agent_with(&[clock.variable()]);
     world.wait_outbox(&ad, "EXPIRED");
     world.wait("alert", |world| world.alerts("EXPIRED") == 1);
-    assert!(world.outbox_state(&ad).2.starts_with("WINDOW: its last day is over"), "{:?}", world.outbox_state(&ad));
+    assert!(
+        world.outbox_state(&ad).2.starts_with("WINDOW: its last day is over"),
+        "{:?}",
+        world.outbox_state(&ad)
+    );
     assert_eq!(world.arrivals(&ad), 0);
     agent.stop();
 }
@@ -201,7 +210,12 @@ fn consent_is_looked_at_by_the_relay_and_again_right_before_the_call() {
     let world = World::new();
     let go = world.dir.path().join("go");
     // Withdrawn while the row waits: the relay skips it. Whatever the way of writing, also by an application's SQL.
-    assert_eq!(world.onceward(&["suppress", "add", "+82 10-0000-0001", "--dest", "gateway", "--note", "phone call"]).0, 0);
+    assert_eq!(
+        world
+            .onceward(&["suppress", "add", "+82 10-0000-0001", "--dest", "gateway", "--note", "phone call"])
+            .0,
+        0
+    );
     let skipped = world.put_plain("skipped");
     let other = world.put("other destination", "biz", SMS);
     let (_, shown, _) = world.onceward(&["show", &skipped]);
@@ -210,7 +224,12 @@ fn consent_is_looked_at_by_the_relay_and_again_right_before_the_call() {
     let agent = world.agent_with(&[("ONCEWARD_WAIT_AT", &wait_at)]);
     world.wait_outbox(&skipped, "SKIPPED");
     assert_eq!(world.inbox_state(&skipped), None);
-    assert!(world.outbox_state(&skipped).2.starts_with("CONSENT: the recipient has opted out of destination gateway"));
+    assert!(
+        world
+            .outbox_state(&skipped)
+            .2
+            .starts_with("CONSENT: the recipient has opted out of destination gateway")
+    );
     // Withdrawn between the worker's look and its call.
     world.wait_outbox(&other, "PUBLISHING");
     std::thread::sleep(Duration::from_millis(300));
@@ -225,7 +244,10 @@ fn consent_is_looked_at_by_the_relay_and_again_right_before_the_call() {
 
     // Listed without numbers, removed as it was added, and messages flow.
     let (_, listed, _) = world.onceward(&["suppress", "list"]);
-    assert!(listed.contains("010****01") && listed.contains("phone call") && !listed.contains("01000000001"), "{listed}");
+    assert!(
+        listed.contains("010****01") && listed.contains("phone call") && !listed.contains("01000000001"),
+        "{listed}"
+    );
     assert_eq!(world.onceward(&["suppress", "remove", "01000000001"]).0, 1, "there is none that covers all");
     assert_eq!(world.onceward(&["suppress", "remove", "01000000001", "--dest", "gateway"]).0, 0);
     assert_eq!(world.onceward(&["suppress", "remove", "01000000001", "--channel", "sms"]).0, 0);
@@ -238,9 +260,13 @@ fn consent_is_looked_at_by_the_relay_and_again_right_before_the_call() {
 fn suppress_import_takes_lines_and_names_bad_ones() {
     let world = World::new();
     let file = world.dir.path().join("list.csv");
-    std::fs::write(&file, "# from the shop\n010-1111-2222,2026-01-01\n1012345678\n\"+82 10 1111 2222\"\n+1 212 555 0100\n")
-        .expect("written");
-    let (code, said, error) = world.onceward(&["suppress", "import", file.to_str().expect("utf-8"), "--class", "ADVERTISING"]);
+    std::fs::write(
+        &file,
+        "# from the shop\n010-1111-2222,2026-01-01\n1012345678\n\"+82 10 1111 2222\"\n+1 212 555 0100\n",
+    )
+    .expect("written");
+    let (code, said, error) =
+        world.onceward(&["suppress", "import", file.to_str().expect("utf-8"), "--class", "ADVERTISING"]);
     assert_eq!(code, 65, "{error}");
     assert_eq!(said, "2 added, 1 known already, 1 bad\n");
     assert!(error.contains("line 3: a number begins with 0") && !error.contains("1012345678"), "{error}");
@@ -292,7 +318,12 @@ fn each_of_the_three_environment_checks_stops_a_message_alone() {
         let (_, shown, _) = world.onceward(&["show", &customer]);
         assert!(shown.contains("SKIPPED") && shown.contains("allowed_recipients"), "{shown}");
         // Which of them it was: only the last look comes after the claim.
-        assert_eq!(agent.log().contains("released dest=gateway before its call"), claimed, "{checks}: {}", agent.log());
+        assert_eq!(
+            agent.log().contains("released dest=gateway before its call"),
+            claimed,
+            "{checks}: {}",
+            agent.log()
+        );
         agent.stop();
     }
     // Without any of them it would go out: the switch of this test does what it says.
@@ -315,19 +346,35 @@ fn each_of_the_three_environment_checks_stops_a_message_alone() {
 fn sizes_and_numbers_are_looked_at_when_a_message_is_put() {
     let world = World::new();
     let put = |key: &str, to: &str, payload: &str, more: &[&str]| {
-        let mut args = vec!["enqueue", "--key", key, "--kind", "K", "--dest", "biz", "--to", to, "--payload", payload];
+        let mut args =
+            vec!["enqueue", "--key", key, "--kind", "K", "--dest", "biz", "--to", to, "--payload", payload];
         args.extend(more);
         world.onceward(&args)
     };
     let sms = |text: &str| format!(r#"{{"type":"sms","content":{{"sms":{{"message":"{text}"}}}}}}"#);
     for (to, payload, more, expected) in [
-        ("01000000001", sms(&"가".repeat(46)), &[][..], "payload: TOO_LONG: sms has 92 bytes, 90 are allowed"),
-        ("01000000001", sms(&format!("{}\\n", "a".repeat(89))), &[], "payload: TOO_LONG: sms has 91 bytes, 90 are allowed"),
+        (
+            "01000000001",
+            sms(&"가".repeat(46)),
+            &[][..],
+            "payload: TOO_LONG: sms has 92 bytes, 90 are allowed",
+        ),
+        (
+            "01000000001",
+            sms(&format!("{}\\n", "a".repeat(89))),
+            &[],
+            "payload: TOO_LONG: sms has 91 bytes, 90 are allowed",
+        ),
         ("01000000001", sms("😀"), &[], "payload: sms has U+1F600"),
         ("1000000001", sms("a"), &[], "recipient: a number in Korea begins with 0"),
         ("+44 20 0000 0000", sms("a"), &[], "recipient: "),
         ("01000000001", sms("a"), &["--not-before-ms", "1790000000"], "not_before_ms: is before 2001"),
-        ("01000000001", sms("a"), &["--not-before-ms", "1790000000000000"], "not_before_ms: is more than 400 days ahead"),
+        (
+            "01000000001",
+            sms("a"),
+            &["--not-before-ms", "1790000000000000"],
+            "not_before_ms: is more than 400 days ahead",
+        ),
     ] {
         let (code, _, error) = put("bad", to, &payload, more);
         assert_eq!(code, 65, "{error}");

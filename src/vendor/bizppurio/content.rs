@@ -197,7 +197,10 @@ pub struct Sized {
 
 /// The sizes of a payload's texts, fallbacks too. For showing; what does not fit is refused elsewhere.
 pub fn sizes(payload: &Value) -> Vec<Sized> {
-    let abroad = payload.get("country").and_then(Value::as_str).is_some_and(|code| code.trim_start_matches('+') != "82");
+    let abroad = payload
+        .get("country")
+        .and_then(Value::as_str)
+        .is_some_and(|code| code.trim_start_matches('+') != "82");
     let mut found = Vec::new();
     for (holder, prefix) in [("content", ""), ("recontent", "fallback ")] {
         for (kind, part) in payload.get(holder).and_then(Value::as_object).into_iter().flatten() {
@@ -252,18 +255,29 @@ mod tests {
         assert_eq!(shown(r#"{"content":{"sms":{"message":"가나\nab"}}}"#), ["sms message 8 of 90 bytes"]);
         assert_eq!(
             shown(r#"{"content":{"sms":{"message":"똠방각하"}}}"#),
-            ["sms message 8 of 90 bytes, 1 characters outside EUC-KR proper (in CP949 only): some networks show ? for them"]
+            [
+                "sms message 8 of 90 bytes, 1 characters outside EUC-KR proper (in CP949 only): some networks show ? for them"
+            ]
         );
         assert_eq!(
-            shown(r#"{"content":{"at":{"message":"안녕"}},"recontent":{"lms":{"subject":"가","message":"a\r\nb"}}}"#),
-            ["at message 2 of 1300 characters", "fallback lms message 4 of 2000 bytes", "fallback lms subject 2 of 64 bytes"]
-                .into_iter()
-                .map(str::to_owned)
-                .collect::<std::collections::BTreeSet<_>>()
-                .into_iter()
-                .collect::<Vec<_>>()
+            shown(
+                r#"{"content":{"at":{"message":"안녕"}},"recontent":{"lms":{"subject":"가","message":"a\r\nb"}}}"#
+            ),
+            [
+                "at message 2 of 1300 characters",
+                "fallback lms message 4 of 2000 bytes",
+                "fallback lms subject 2 of 64 bytes"
+            ]
+            .into_iter()
+            .map(str::to_owned)
+            .collect::<std::collections::BTreeSet<_>>()
+            .into_iter()
+            .collect::<Vec<_>>()
         );
-        assert_eq!(shown(r#"{"country":"1","content":{"sms":{"message":"é가"}}}"#), ["sms message 4 of 90 bytes"]);
+        assert_eq!(
+            shown(r#"{"country":"1","content":{"sms":{"message":"é가"}}}"#),
+            ["sms message 4 of 90 bytes"]
+        );
         assert!(shown("{}").is_empty());
     }
 }
