@@ -265,14 +265,9 @@ mod tests {
             ),
             [
                 "at message 2 of 1300 characters",
-                "fallback lms message 4 of 2000 bytes",
-                "fallback lms subject 2 of 64 bytes"
+                "fallback lms subject 2 of 64 bytes",
+                "fallback lms message 4 of 2000 bytes"
             ]
-            .into_iter()
-            .map(str::to_owned)
-            .collect::<std::collections::BTreeSet<_>>()
-            .into_iter()
-            .collect::<Vec<_>>()
         );
         assert_eq!(
             shown(r#"{"country":"1","content":{"sms":{"message":"é가"}}}"#),
