@@ -386,7 +386,7 @@ fn sizes_and_numbers_are_looked_at_when_a_message_is_put() {
     // One person has one form; the same event written otherwise is the same event.
     let (code, id, error) = put("ok", "+82 10-0000-0001", &sms("똠방각하"), &[]);
     assert_eq!(code, 0, "{error}");
-    assert!(error.contains("1 characters outside EUC-KR proper"), "{error}");
+    assert!(error.contains("1 character(s) outside EUC-KR proper"), "{error}");
     assert_eq!(put("ok", "010-0000-0001", &sms("똠방각하"), &[]), (0, id.clone(), error));
     let abroad = r#"{"type":"sms","country":"1","content":{"sms":{"message":"hi"}}}"#;
     assert_eq!(put("us", "212-555-0100", abroad, &[]).0, 0);
@@ -397,7 +397,7 @@ fn sizes_and_numbers_are_looked_at_when_a_message_is_put() {
         .expect("reads");
     assert_eq!(stored, ["01000000001", "+12125550100"]);
     let (_, shown, _) = world.onceward(&["show", id.trim()]);
-    assert!(shown.contains("sms message 8 of 90 bytes, 1 characters outside"), "{shown}");
+    assert!(shown.contains("sms message 8 of 90 bytes, 1 character(s) outside"), "{shown}");
 
     // By SQL everything is taken, and the worker parks what it could never send, before any claim.
     let long = world.put("long", "biz", &sms(&"가".repeat(46)));

@@ -235,7 +235,7 @@ impl std::fmt::Display for Sized {
         if self.outside_ksx1001 > 0 {
             write!(
                 f,
-                ", {} characters outside EUC-KR proper (in CP949 only): some networks show ? for them",
+                ", {} character(s) outside EUC-KR proper (in CP949 only): some networks show ? for them",
                 self.outside_ksx1001
             )?;
         }
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(
             shown(r#"{"content":{"sms":{"message":"똠방각하"}}}"#),
             [
-                "sms message 8 of 90 bytes, 1 characters outside EUC-KR proper (in CP949 only): some networks show ? for them"
+                "sms message 8 of 90 bytes, 1 character(s) outside EUC-KR proper (in CP949 only): some networks show ? for them"
             ]
         );
         assert_eq!(
