@@ -44,7 +44,7 @@ CREATE TABLE outbox (
   updated_at_ms    INTEGER NOT NULL
                    DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)),
   closed_at_ms     INTEGER,                                    -- set in final states only
-  blocked          INTEGER NOT NULL DEFAULT 0,                 -- 1 = an earlier row of its ordering_key is not finished
+  blocked          INTEGER NOT NULL DEFAULT 0,                 -- 1 = an earlier row of its ordering_key is not finished; 2 = until the clock is right
 
   -- bytes too, not only characters: length() ends at a NUL. What becomes part of logs and requests is printable ASCII.
   CONSTRAINT message_id_has_1_to_100_printable_ascii_characters CHECK (typeof(message_id) = 'text' AND length(message_id) BETWEEN 1 AND 100 AND length(CAST(message_id AS BLOB)) <= 100 AND message_id NOT GLOB '*[^!-~]*'),
@@ -56,21 +56,22 @@ CREATE TABLE outbox (
   CONSTRAINT payload_is_text_of_at_most_64_kib  CHECK (typeof(payload) = 'text' AND length(CAST(payload AS BLOB)) <= 65536),
   CONSTRAINT ordering_key_has_1_to_200_characters CHECK (ordering_key IS NULL OR (typeof(ordering_key) = 'text' AND length(ordering_key) BETWEEN 1 AND 200 AND length(CAST(ordering_key AS BLOB)) <= 800)),
   CONSTRAINT priority_is_0_to_9                 CHECK (typeof(priority) = 'integer' AND priority BETWEEN 0 AND 9),
-  CONSTRAINT not_before_ms_is_an_integer        CHECK (typeof(not_before_ms) = 'integer'),
+  CONSTRAINT not_before_ms_is_in_milliseconds   CHECK (typeof(not_before_ms) = 'integer' AND not_before_ms < 100000000000000),
   CONSTRAINT created_at_ms_is_an_integer        CHECK (typeof(created_at_ms) = 'integer'),
   CONSTRAINT updated_at_ms_is_an_integer        CHECK (typeof(updated_at_ms) = 'integer'),
-  CONSTRAINT expires_at_ms_is_an_integer        CHECK (expires_at_ms IS NULL OR typeof(expires_at_ms) = 'integer'),
+  CONSTRAINT expires_at_ms_is_in_milliseconds   CHECK (expires_at_ms IS NULL OR (typeof(expires_at_ms) = 'integer' AND expires_at_ms < 100000000000000)),
   CONSTRAINT traceparent_has_at_most_200_characters CHECK (traceparent IS NULL OR (typeof(traceparent) = 'text' AND length(CAST(traceparent AS BLOB)) <= 200)),
   CONSTRAINT status_is_known CHECK (status = 'PENDING' OR status = 'PUBLISHING' OR status = 'PUBLISHED' OR status = 'SKIPPED' OR status = 'EXPIRED' OR status = 'PARKED' OR status = 'HELD' OR status = 'FAILED'),
   CONSTRAINT attempts_is_a_count                CHECK (typeof(attempts) = 'integer' AND attempts BETWEEN 0 AND 1000000),
   CONSTRAINT only_publishing_has_an_owner       CHECK ((status = 'PUBLISHING') = (claimed_by IS NOT NULL)),
   CONSTRAINT owner_and_lease_go_together        CHECK ((claimed_by IS NULL) = (claimed_until_ms IS NULL)),
   CONSTRAINT only_final_states_are_closed       CHECK ((status = 'PUBLISHED' OR status = 'SKIPPED' OR status = 'EXPIRED' OR status = 'FAILED') = (closed_at_ms IS NOT NULL)),
-  CONSTRAINT blocked_is_0_or_1                  CHECK (blocked IN (0, 1))
+  CONSTRAINT blocked_is_0_to_2                  CHECK (blocked IN (0, 1, 2))
 );
 
 -- the claim: one destination, `priority IN (0..9)`, due first; costs the same at any backlog
 CREATE INDEX outbox_due ON outbox (destination, priority, not_before_ms) WHERE status = 'PENDING' AND blocked = 0;
+CREATE INDEX outbox_clock ON outbox (id) WHERE blocked = 2;
 CREATE INDEX outbox_claimed ON outbox (claimed_until_ms) WHERE status = 'PUBLISHING';
 CREATE INDEX outbox_deadline ON outbox (expires_at_ms) WHERE status = 'PENDING' AND expires_at_ms IS NOT NULL;
 -- written with OR: SQLite does not see that `status = 'PARKED'` is within an IN
@@ -92,6 +93,46 @@ CREATE TABLE quarantine (
   reason           TEXT NOT NULL
 );
 CREATE INDEX quarantine_key ON quarantine (dedup_key);
+
+-- Opt-outs: whoever stands here gets nothing that the row covers. Applications insert and delete with plain SQL, or
+-- people with `onceward suppress`. What is left empty stands for all of it.
+CREATE TABLE suppress (
+  recipient   TEXT NOT NULL,               -- a phone number (any way of writing it) or another recipient as rows have it
+  destination TEXT NOT NULL DEFAULT '',    -- only of this destination
+  channel     TEXT NOT NULL DEFAULT '',    -- only of this channel: the payload's type (sms stands for lms and mms too)
+  class       TEXT NOT NULL DEFAULT '',    -- only of this class
+  note        TEXT,
+  at_ms       INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)),
+  PRIMARY KEY (recipient, destination, channel, class),
+  CONSTRAINT recipient_has_1_to_200_characters  CHECK (typeof(recipient) = 'text' AND length(recipient) BETWEEN 1 AND 200),
+  CONSTRAINT destination_has_at_most_40_characters CHECK (typeof(destination) = 'text' AND length(destination) <= 40),
+  CONSTRAINT channel_has_at_most_40_characters  CHECK (typeof(channel) = 'text' AND length(channel) <= 40),
+  CONSTRAINT class_is_empty_transactional_or_advertising CHECK (class IN ('', 'TRANSACTIONAL', 'ADVERTISING')),
+  CONSTRAINT note_has_at_most_200_characters    CHECK (note IS NULL OR length(note) <= 200)
+) WITHOUT ROWID;
+
+-- One form for a number, however it was written, as src/policy/number.rs has it: an opt-out that is not found is a
+-- message that should not have been sent.
+CREATE TRIGGER suppress_canonical BEFORE INSERT ON suppress
+WHEN NEW.recipient NOT GLOB '*[^0-9+() .-]*'
+  AND NEW.recipient IS NOT (SELECT CASE
+        WHEN plain LIKE '+82%' THEN '0' || ltrim(substr(plain, 4), '0')
+        WHEN plain LIKE '0082%' THEN '0' || ltrim(substr(plain, 5), '0')
+        ELSE plain END
+      FROM (SELECT replace(replace(replace(replace(replace(NEW.recipient, '-', ''), ' ', ''), '(', ''), ')', ''), '.', '') AS plain))
+BEGIN
+  INSERT INTO suppress (recipient, destination, channel, class, note, at_ms)
+  SELECT canonical, NEW.destination, NEW.channel, NEW.class, NEW.note, NEW.at_ms
+    FROM (SELECT CASE
+            WHEN plain LIKE '+82%' THEN '0' || ltrim(substr(plain, 4), '0')
+            WHEN plain LIKE '0082%' THEN '0' || ltrim(substr(plain, 5), '0')
+            ELSE plain END AS canonical
+          FROM (SELECT replace(replace(replace(replace(replace(NEW.recipient, '-', ''), ' ', ''), '(', ''), ')', ''), '.', '') AS plain))
+   WHERE NOT EXISTS (SELECT 1 FROM suppress AS known
+                      WHERE known.recipient = canonical AND known.destination = NEW.destination
+                        AND known.channel = NEW.channel AND known.class = NEW.class);
+  SELECT RAISE(IGNORE);
+END;
 
 -- The same event again is harmless, whatever the statement (INSERT, OR IGNORE, OR REPLACE, DO UPDATE): the first row
 -- stands. Other content under the same key goes to quarantine, once per content.
@@ -199,7 +240,7 @@ END;
 CREATE VIEW v_waiting AS
 SELECT id, message_id, status, destination, kind, class, priority,
        substr(recipient, 1, 3) || '****' || substr(recipient, -2) AS recipient,
-       attempts, reason, CASE WHEN blocked THEN 'behind an earlier row of its ordering_key' END AS waits,
+       attempts, reason, CASE blocked WHEN 1 THEN 'behind an earlier row of its ordering_key' WHEN 2 THEN 'until the clock is right' END AS waits,
        strftime('%Y-%m-%d %H:%M:%S', created_at_ms / 1000, 'unixepoch', 'localtime') AS created,
        strftime('%Y-%m-%d %H:%M:%S', not_before_ms / 1000, 'unixepoch', 'localtime') AS due,
        strftime('%Y-%m-%d %H:%M:%S', expires_at_ms / 1000, 'unixepoch', 'localtime') AS deadline

@@ -15,7 +15,8 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::alert::conditions::{self, Conditions};
 use crate::alert::notifier::{self, Notifier};
 use crate::alert::{Alerts, Cause};
-use crate::clock::wall_ms;
+use crate::clock::watch::{self as watch_clock, ClockWatch};
+use crate::clock::{self, wall_ms};
 use crate::config::Settings;
 use crate::db::checkpoint::Checkpointer;
 use crate::db::writer::{Work, Writer};
@@ -29,7 +30,7 @@ use crate::policy::Policy;
 use crate::rate::Rate;
 use crate::relay::{Event, Lane, Relay, RelayParts};
 use crate::store::{meta, tally};
-use crate::sweeper::{self, Sweep};
+use crate::sweeper::{self, Seen, Sweep};
 use crate::thread::spawn;
 use crate::vendor;
 use crate::watch::{Watch, WatchFlags};
@@ -116,6 +117,7 @@ pub struct Agent {
     relay: JoinHandle<()>,
     workers: Vec<JoinHandle<()>>,
     watch: JoinHandle<()>,
+    clock_watch: (Sender<()>, JoinHandle<()>),
     writer_thread: JoinHandle<()>,
     checkpointers: Vec<JoinHandle<()>>,
     stop_within: Duration,
@@ -139,6 +141,7 @@ struct SweepParts {
     policy: Arc<Policy>,
     alerts: Alerts,
     last_sweep: Instant,
+    seen: Seen,
 }
 
 impl Agent {
@@ -166,6 +169,8 @@ impl Agent {
         };
         let agent_id = db::write(&mut connection, meta::agent_id).map_err(sqlite)?;
         let owner = owner::owner_id(&agent_id)?;
+        let outbox_path = state.outbox();
+        let heard = begin_clock(&mut connection, &inbox_path, &outbox_path)?;
         let orphans = sweeper::recover(&mut connection, &owner, &policy).map_err(sqlite)?;
         db::write(&mut connection, |tx| {
             meta::put(tx, "started_by", owner.as_str())?;
@@ -191,6 +196,16 @@ impl Agent {
         let notifier =
             Notifier::new(alerts.clone(), writer.clone(), hooks, quarantine_seen.clone(), stopped)?;
         let notifier = spawn("alerts", move || notifier.run())?;
+        let outbox_pool = pool::open(outbox_path.clone(), Part::Outbox, POOL_READERS)?;
+        let (clock_stop, stopped) = crossbeam_channel::bounded(0);
+        let clock_watch = ClockWatch {
+            outbox: outbox_path.clone(),
+            writer: writer.clone(),
+            alerts: alerts.clone(),
+            stop: stopped,
+            heard,
+        };
+        let clock_watch = spawn("clock", move || clock_watch.run())?;
 
         let stop = Arc::new(AtomicBool::new(false));
         let flags = Arc::new(WatchFlags::new()?);
@@ -215,6 +230,7 @@ impl Agent {
                 owner: owner.clone(),
                 writer: writer.clone(),
                 inbox: inbox_pool.clone(),
+                outbox: outbox_pool.clone(),
                 policy: policy.clone(),
                 alerts: alerts.clone(),
                 stop: stop.clone(),
@@ -278,6 +294,7 @@ impl Agent {
             relay,
             workers,
             watch,
+            clock_watch: (clock_stop, clock_watch),
             writer_thread,
             checkpointers: vec![inbox_checkpoint_thread, outbox_checkpoint_thread],
             stop_within: longest_call + STOP_MARGIN,
@@ -287,6 +304,7 @@ impl Agent {
                 policy,
                 alerts,
                 last_sweep: Instant::now(),
+                seen: Seen::default(),
             },
             gates,
             telling: Telling { conditions, conditions_stop, notifier, notifier_stop },
@@ -331,8 +349,9 @@ impl Agent {
     pub fn tick(&mut self) {
         if self.sweep.last_sweep.elapsed() >= SWEEP_EVERY {
             self.sweep.last_sweep = Instant::now();
-            let SweepParts { owner, stale, policy, alerts, .. } = &self.sweep;
-            self.writer.submit(Box::new(Sweep::new(owner.clone(), *stale, policy.clone(), alerts.clone())));
+            let SweepParts { owner, stale, policy, alerts, seen, .. } = &self.sweep;
+            let sweep = Sweep::new(owner.clone(), *stale, policy.clone(), alerts.clone(), seen.clone());
+            self.writer.submit(Box::new(sweep));
         }
     }
 
@@ -372,6 +391,7 @@ impl Agent {
             relay,
             workers,
             watch,
+            clock_watch,
             writer_thread,
             checkpointers,
             writer,
@@ -381,6 +401,9 @@ impl Agent {
             ..
         } = self;
         drop(telling.conditions_stop);
+        let (clock_stop, clock_watch) = clock_watch;
+        drop(clock_stop);
+        let _ = join_until(clock_watch, deadline);
         let in_time = join_until(relay, deadline); // its lanes drop: workers end
         let late =
             workers.into_iter().map(|worker| join_until(worker, deadline)).filter(|ended| !ended).count();
@@ -411,6 +434,32 @@ fn join_until(handle: JoinHandle<()>, deadline: Instant) -> bool {
         std::thread::sleep(Duration::from_millis(1));
     }
     handle.join().is_ok()
+}
+
+/// Begins to watch the clock, by the newest time that is recorded in both files: it may have been set wrong, or have
+/// begun at 1970. Returns the last vouching of a person that was heard.
+fn begin_clock(
+    inbox: &mut rusqlite::Connection,
+    inbox_path: &Path,
+    outbox_path: &Path,
+) -> Result<Option<String>, DbError> {
+    let outbox = db::open_reader(outbox_path, Part::Outbox)?;
+    let heard = db::write(inbox, |tx| {
+        let vouched = watch_clock::vouched(tx, &outbox)?;
+        let newest_ms = if vouched.is_some() { None } else { watch_clock::newest_recorded(tx, &outbox)? };
+        if let Some(vouched) = &vouched {
+            watch_clock::hear(tx, vouched)?;
+        }
+        clock::begin(newest_ms);
+        // Not what an earlier run thought of it.
+        meta::put(tx, watch_clock::DOUBT, clock::now().doubt.map_or("", clock::Doubt::as_str))?;
+        meta::get(&outbox, watch_clock::VOUCHED)
+    });
+    let heard = heard.map_err(|source| DbError::sqlite(inbox_path, source))?;
+    if let Some(doubt) = clock::now().doubt {
+        log::warn!("the clock {}: what depends on the hour is held", doubt.as_str());
+    }
+    Ok(heard)
 }
 
 /// F30: both files or none; one alone is a person's decision.

@@ -1,21 +1,109 @@
 //! The only reader of the wall clock. Spans are measured with `std::time::Instant`, which never jumps.
+//!
+//! A process has one wall clock, so the watch over it (`clock/trust.rs`) is one for the process too. `now` is for
+//! whatever decides by the hour; `wall_ms` is for stamps that people read. `clock/watch.rs` tells of leaps.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+pub mod trust;
+pub mod watch;
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+pub use self::trust::{Doubt, Now};
+use self::trust::{News, Trust};
 
 /// UTC milliseconds; 0 for a clock before 1970.
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]
 pub fn wall_ms() -> i64 {
-    SystemTime::now()
+    let wall_ms = SystemTime::now()
         .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+        .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX));
+    wall_ms.saturating_add(set_by_a_test("ONCEWARD_CLOCK_FILE"))
+}
+
+/// When this program was built, UTC milliseconds.
+pub fn built_ms() -> i64 {
+    static BUILT: OnceLock<i64> = OnceLock::new();
+    *BUILT.get_or_init(|| env!("ONCEWARD_BUILT_S").parse::<i64>().unwrap_or(0).saturating_mul(1_000))
+}
+
+static WATCHED: Mutex<Option<(Instant, Trust)>> = Mutex::new(None);
+
+fn watched() -> MutexGuard<'static, Option<(Instant, Trust)>> {
+    WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Begins to watch the clock. `newest_ms` is the newest time that earlier runs recorded.
+pub fn begin(newest_ms: Option<i64>) {
+    *watched() = Some((Instant::now(), Trust::new(built_ms(), newest_ms, settle_of_a_test())));
+}
+
+/// The time, and whether it can be believed. Without [`begin`] (in commands) it is.
+pub fn now() -> Now {
+    match &mut *watched() {
+        Some((begun, trust)) => {
+            // Both clocks under the lock: readings never come out of order.
+            let mono = begun.elapsed();
+            trust.observe(mono, wall_ms())
+        }
+        None => Now::sure(wall_ms()),
+    }
+}
+
+/// What a command may think of the clock: as [`now`], by the newest time that the agent has recorded.
+pub fn now_beside(newest_ms: Option<i64>) -> Now {
+    Trust::new(built_ms(), newest_ms, settle_of_a_test()).observe(Duration::ZERO, wall_ms())
+}
+
+/// A person says that the clock is right.
+pub fn vouch() {
+    if let Some((begun, trust)) = &mut *watched() {
+        let mono = begun.elapsed();
+        trust.vouch(mono, wall_ms());
+    }
+}
+
+/// The newest believed time, and what was noticed since the last look.
+pub fn take_news() -> (Option<i64>, Vec<News>) {
+    match &mut *watched() {
+        Some((_, trust)) => (trust.newest_ms(), trust.take_news()),
+        None => (None, Vec::new()),
+    }
 }
 
 /// Milliseconds of a span, saturating.
-pub fn ms(span: std::time::Duration) -> i64 {
+pub fn ms(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Microseconds of a span, saturating.
-pub fn us(span: std::time::Duration) -> i64 {
+pub fn us(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// Debug builds only: a file that holds an offset in milliseconds, read at each reading of the clock, so that a test
+/// can make the clock of a running program leap.
+#[cfg(debug_assertions)]
+fn set_by_a_test(variable: &str) -> i64 {
+    static FILE: OnceLock<Option<String>> = OnceLock::new();
+    let file = FILE.get_or_init(|| std::env::var(variable).ok());
+    file.as_ref()
+        .and_then(|file| std::fs::read_to_string(file).ok())
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+#[cfg(not(debug_assertions))]
+#[inline(always)]
+fn set_by_a_test(_variable: &str) -> i64 {
+    0
+}
+
+/// Debug builds only: `ONCEWARD_CLOCK_SETTLE_MS` shortens the watch after a leap.
+fn settle_of_a_test() -> Option<Duration> {
+    if !cfg!(debug_assertions) {
+        return None;
+    }
+    let text = std::env::var("ONCEWARD_CLOCK_SETTLE_MS").ok()?;
+    text.parse().ok().map(Duration::from_millis)
 }

@@ -223,6 +223,8 @@ impl Gate {
             Outcome::NotSent { kind: NotSentKind::Unreachable | NotSentKind::Denied, reason, .. } => {
                 state.failed(reason.clone(), now, true)
             }
+            // It says something about the hour alone. (The worker gives a probe back.)
+            Outcome::NotSent { kind: NotSentKind::TooLate, .. } => Change::None,
             // It proves nothing about one call; but a row of them is a destination that burns every message into an
             // ERROR that a person must settle.
             Outcome::Unknown { reason, .. } => {

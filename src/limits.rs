@@ -68,8 +68,6 @@ pub const RELAY_GATHER: Duration = Duration::from_millis(4);
 pub const BATCHES_PER_ROUND: usize = 3;
 /// Waiting this long makes a message one step more urgent, so that nothing starves behind a stream of urgent ones.
 pub const AGING_STEP: Duration = Duration::from_secs(600);
-/// A claim that says to last longer was made under a wrong clock.
-pub const LEASE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Rows closed, routed or parked by the relay itself in one commit.
 pub const RELAY_SWEEP_MAX: usize = 200;
 /// How often a relay compares its memory with the table and renews leases.
@@ -90,3 +88,18 @@ pub const HEARTBEAT_EVERY: Duration = Duration::from_secs(300);
 pub const STOP_MARGIN: Duration = Duration::from_secs(10);
 /// Read-only connections of the agent.
 pub const POOL_READERS: u32 = 3;
+
+/// How often the wall clock is compared with the monotonic one while nothing else asks for the time.
+pub const CLOCK_LOOK: Duration = Duration::from_secs(1);
+/// A difference between two looks from which on it is a leap: no slewing reaches it.
+pub const CLOCK_JUMP: Duration = Duration::from_secs(2);
+/// A leap up to this is believed at once: a battery clock is that wrong, and NTP steps it.
+pub const CLOCK_BELIEVED: Duration = Duration::from_secs(5 * 60);
+/// How far the first reading of a run may be ahead of the newest recorded time and be believed at once.
+pub const CLOCK_AHEAD_AT_START: Duration = Duration::from_secs(24 * 3_600);
+/// How long a clock that leapt ahead must stand before it is believed.
+pub const CLOCK_SETTLE: Duration = Duration::from_secs(10 * 60);
+const _: () = assert!(CLOCK_JUMP.as_secs() < CLOCK_BELIEVED.as_secs());
+
+/// A look at the opt-outs that is older than this is repeated right before the call.
+pub const CONSENT_FRESH: Duration = Duration::from_millis(50);

@@ -160,6 +160,8 @@ pub enum NotSentKind {
     /// The account as a whole is refused (password, address list, suspended): the destination closes with an
     /// alert, the message loses no attempt.
     Denied,
+    /// The moment until which the call had to begin passed while it connected: the rules are asked again.
+    TooLate,
     /// Refused at the door for a reason that may pass: counts as an attempt, tried again later, then PARKED.
     Refused,
 }

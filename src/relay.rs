@@ -7,6 +7,9 @@
 //!
 //! Never: calls a vendor, writes the inbox, holds a transaction while it waits.
 
+mod foreign;
+mod hours;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,8 +19,9 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rusqlite::Connection;
 
+use self::foreign::Foreign;
 use crate::alert::{Alerts, Cause};
-use crate::clock::{ms, wall_ms};
+use crate::clock::{self, Now, ms, wall_ms};
 use crate::config::{RelaySettings, RetrySettings, Route};
 use crate::db::checkpoint::Checkpointer;
 use crate::db::pool::Pool;
@@ -28,11 +32,11 @@ use crate::limits::{
     WRITER_RETRY_MAX, WRITER_RETRY_MIN,
 };
 use crate::message::{Destination, Message, MessageId, NotSentKind, OwnerId};
-use crate::policy::{Asking, Policy, Verdict, deadline_reason};
+use crate::policy::{Asking, Policy, Verdict, consent, deadline_reason};
 use crate::retry::{self, Next};
 use crate::route;
 use crate::store::outbox::{Facts, RawText};
-use crate::store::{inbox, outbox};
+use crate::store::{inbox, outbox, suppress};
 use crate::watch::WatchFlags;
 
 /// One message on its way to a worker; moved, never shared.
@@ -83,9 +87,13 @@ pub enum Answer {
     Wait {
         /// UTC milliseconds.
         until_ms: i64,
+        /// Its deadline from now on, where it was moved to its last day.
+        last_ms: Option<i64>,
         /// For people.
         reason: String,
     },
+    /// Policy: not before the clock is right.
+    Hold(String),
     /// Policy: never.
     Skip(String),
     /// Policy: too late.
@@ -164,6 +172,10 @@ pub struct Relay {
     reconcile_now: bool,
     trouble: Option<Duration>,
     turn: usize,
+    /// Claims of other agents, and since when each was not renewed.
+    foreign: Foreign,
+    /// The clock's epoch in which rows were last held against it.
+    clock_epoch: u64,
 }
 
 /// A hand-off under way.
@@ -184,9 +196,10 @@ impl Relay {
     /// Opens the outbox and gives back what dead starts of this agent had claimed.
     pub fn new(parts: RelayParts) -> Result<(Self, Sender<Event>), db::DbError> {
         let mut connection = db::open_writer(&parts.path, Part::Outbox, Durability::Normal)?;
-        let moved =
-            db::write(&mut connection, |tx| outbox::lease_over(tx, &parts.owner, wall_ms(), |_| false))
-                .map_err(|source| db::DbError::sqlite(&parts.path, source))?;
+        let moved = db::write(&mut connection, |tx| {
+            outbox::lease_over(tx, &parts.owner, wall_ms(), |_| false, |_, _, _| false)
+        })
+        .map_err(|source| db::DbError::sqlite(&parts.path, source))?;
         if moved > 0 {
             log::warn!(
                 "{moved} messages that an earlier start had claimed are waiting again (CLAIM_EXPIRED)"
@@ -207,6 +220,8 @@ impl Relay {
             reconcile_now: false,
             trouble: None,
             turn: 0,
+            foreign: Foreign::default(),
+            clock_epoch: 0,
         };
         Ok((relay, sender))
     }
@@ -314,6 +329,7 @@ impl Relay {
                 self.confirms = confirms;
                 self.connection = None;
                 self.reconcile_now = true;
+                self.clock_epoch = 0;
                 let pause = match self.trouble {
                     None => {
                         log::error!(
@@ -372,7 +388,8 @@ impl Relay {
         }
         let done = db::write(&mut connection, |tx| {
             let mut round = Round { worked: !confirms.is_empty(), handoffs: Vec::new(), alerts: Vec::new() };
-            let now_ms = wall_ms();
+            let now = clock::now();
+            let now_ms = now.ms;
             for confirm in confirms {
                 self.mark(tx, confirm, now_ms, &mut round)?;
             }
@@ -380,10 +397,14 @@ impl Relay {
                 self.reconcile(tx, now_ms)?;
             }
             if claiming {
-                self.close_overdue(tx, now_ms, &mut round)?;
+                if now.doubt.is_none() && now.epoch != self.clock_epoch {
+                    round.worked |= hours::after_a_leap(tx, now_ms)?;
+                    self.clock_epoch = now.epoch;
+                }
+                self.close_overdue(tx, now, &mut round)?;
                 self.route_new(tx, now_ms, &mut round)?;
                 self.park_unknown(tx, now_ms, &mut round)?;
-                self.claim_in_turns(tx, confirms, now_ms, &mut round)?;
+                self.claim_in_turns(tx, confirms, now, &mut round)?;
             }
             Ok(round)
         })
@@ -399,8 +420,12 @@ impl Relay {
 
     /// A look without the write lock, so that an idle relay never takes it.
     fn has_work(&self, connection: &Connection) -> rusqlite::Result<bool> {
-        let now_ms = wall_ms();
-        if outbox::next_deadline_ms(connection)?.is_some_and(|deadline| deadline <= now_ms) {
+        let clock = clock::now();
+        let now_ms = clock.due_ms();
+        if clock.doubt.is_none() && clock.epoch != self.clock_epoch {
+            return Ok(true);
+        }
+        if outbox::next_deadline_ms(connection)?.is_some_and(|deadline| deadline <= clock.overdue_ms()) {
             return Ok(true);
         }
         let mut after = RawText::default();
@@ -464,10 +489,12 @@ impl Relay {
         &mut self,
         tx: &Connection,
         confirms: &[Confirm],
-        now_ms: i64,
+        clock: Now,
         round: &mut Round,
     ) -> rusqlite::Result<()> {
         let now = Instant::now();
+        let now_ms = clock.due_ms();
+        let opt_outs = suppress::any(tx)?;
         let lanes = self.parts.lanes.len();
         let mut back = vec![0usize; lanes];
         for confirm in confirms {
@@ -495,18 +522,7 @@ impl Relay {
                     self.park_broken(tx, &claimed, now_ms, round)?;
                     continue;
                 }
-                // Only "later" is decided here without the inbox; whatever closes a row is left to the worker,
-                // which looks first.
-                if let Verdict::Wait { until_ms, reason } =
-                    self.parts.policy.judge(&claimed.message, Asking::Relay, now_ms)
-                {
-                    log::info!(
-                        "{} waits dest={destination} until_ms={until_ms} {reason}{}",
-                        claimed.message.message_id,
-                        claimed.message.traced()
-                    );
-                    let how = outbox::Postpone { not_before_ms: Some(until_ms), give_back: true, reason };
-                    outbox::postpone(tx, claimed.id, &self.parts.owner, &how, now_ms)?;
+                if !self.may_go(tx, &claimed, clock, opt_outs, round)? {
                     continue;
                 }
                 round.handoffs.push((
@@ -523,6 +539,45 @@ impl Relay {
             }
         }
         Ok(())
+    }
+
+    /// The rules before the hand-off. False if the row was marked instead. Whatever closes a row is done only where the
+    /// inbox does not know it: its mark may have been lost after a send.
+    fn may_go(
+        &self,
+        tx: &Connection,
+        claimed: &outbox::Claimed,
+        clock: Now,
+        opt_outs: bool,
+        round: &mut Round,
+    ) -> rusqlite::Result<bool> {
+        let message = &claimed.message;
+        let mut verdict = self.parts.policy.judge(message, Asking::Relay, clock);
+        if verdict == Verdict::Go && opt_outs {
+            let (own, foreign) = consent::keys(message);
+            if let Some(reason) = consent::judge(message, &suppress::find(tx, &own, foreign.as_deref())?) {
+                verdict = Verdict::Skip(reason);
+            }
+        }
+        let answer = match verdict {
+            Verdict::Go => return Ok(true),
+            Verdict::Wait { until_ms, last_ms, reason } => {
+                log::info!(
+                    "{} waits dest={} until_ms={until_ms} {reason}",
+                    message.message_id,
+                    message.destination
+                );
+                Answer::Wait { until_ms, last_ms, reason }
+            }
+            Verdict::Hold(reason) => Answer::Hold(reason),
+            Verdict::Skip(_) | Verdict::Expire(_) if self.inbox_knows(&message.message_id)? => {
+                Answer::Settled
+            }
+            Verdict::Skip(reason) => Answer::Skip(reason),
+            Verdict::Expire(reason) => Answer::Expire(reason),
+        };
+        self.mark(tx, &Confirm { row: claimed.id, answer }, clock.ms, round)?;
+        Ok(false)
     }
 
     /// Marks one confirmed row. Zero rows moved means its claim was no longer ours: nothing to do.
@@ -548,7 +603,13 @@ impl Relay {
             Answer::Returned(reason) => {
                 outbox::postpone(tx, row, owner, &later(None, true, reason), now_ms)?;
             }
-            Answer::Wait { until_ms, reason } => {
+            Answer::Wait { until_ms, last_ms: Some(last_ms), reason } => {
+                outbox::move_day(tx, row, owner, *until_ms, *last_ms, reason, now_ms)?;
+            }
+            Answer::Hold(reason) => {
+                outbox::hold_for_clock(tx, row, owner, reason, now_ms)?;
+            }
+            Answer::Wait { until_ms, last_ms: None, reason } => {
                 outbox::postpone(tx, row, owner, &later(Some(*until_ms), true, reason), now_ms)?;
             }
             Answer::NotSent { kind: NotSentKind::Refused, reason } => {
@@ -681,8 +742,9 @@ impl Relay {
     }
 
     /// PENDING rows past their deadline, whatever the state of their destination (F2).
-    fn close_overdue(&self, tx: &Connection, now_ms: i64, round: &mut Round) -> rusqlite::Result<()> {
-        for row in outbox::overdue(tx, now_ms, RELAY_SWEEP_MAX)? {
+    fn close_overdue(&self, tx: &Connection, clock: Now, round: &mut Round) -> rusqlite::Result<()> {
+        let now_ms = clock.ms;
+        for row in outbox::overdue(tx, clock.overdue_ms(), RELAY_SWEEP_MAX)? {
             round.worked = true;
             if !outbox::claim_one(tx, row.id, &self.parts.owner, now_ms, now_ms)? {
                 continue;
@@ -781,13 +843,20 @@ impl Relay {
     }
 
     /// Memory against table: renews the leases of rows in flight, gives back those that memory does not know.
-    fn reconcile(&self, tx: &Connection, now_ms: i64) -> rusqlite::Result<()> {
+    fn reconcile(&mut self, tx: &Connection, now_ms: i64) -> rusqlite::Result<()> {
         let lease_until_ms = now_ms.saturating_add(ms(self.parts.settings.lease));
         for row in self.in_flight.keys() {
             outbox::extend_lease(tx, *row, &self.parts.owner, lease_until_ms)?;
         }
-        let moved =
-            outbox::lease_over(tx, &self.parts.owner, now_ms, |row| self.in_flight.contains_key(&row))?;
+        let (in_flight, lease) = (&self.in_flight, self.parts.settings.lease);
+        let mut foreign = self.foreign.look(Instant::now(), lease);
+        let moved = outbox::lease_over(
+            tx,
+            &self.parts.owner,
+            now_ms,
+            |row| in_flight.contains_key(&row),
+            |row, owner, until_ms| foreign.is_over(row, owner, until_ms),
+        )?;
         if moved > 0 {
             log::warn!("{moved} claimed messages had no live owner and are waiting again (CLAIM_EXPIRED)");
         }
@@ -806,7 +875,8 @@ impl Relay {
                 .min(Duration::from_millis(100));
         }
         let Some(connection) = &self.connection else { return poll };
-        let (now, now_ms) = (Instant::now(), wall_ms());
+        let (now, clock) = (Instant::now(), clock::now());
+        let now_ms = clock.due_ms();
         let mut wait = poll;
         let mut sooner = |span: Duration| wait = wait.min(span.max(Duration::from_millis(1)));
         for lane in &self.parts.lanes {
@@ -819,7 +889,7 @@ impl Relay {
             }
         }
         if let Ok(Some(deadline)) = outbox::next_deadline_ms(connection) {
-            sooner(Duration::from_millis(deadline.saturating_sub(now_ms).max(1) as u64));
+            sooner(Duration::from_millis(deadline.saturating_sub(clock.overdue_ms()).max(1) as u64));
         }
         wait
     }
@@ -835,7 +905,7 @@ impl Relay {
             let in_flight = &self.in_flight;
             let owner = &self.parts.owner;
             if let Err(error) = db::write(connection, |tx| {
-                outbox::lease_over(tx, owner, wall_ms(), |row| in_flight.contains_key(&row))
+                outbox::lease_over(tx, owner, wall_ms(), |row| in_flight.contains_key(&row), |_, _, _| false)
             }) {
                 log::warn!("{}: claims are given back at the next start: {error}", self.parts.path.display());
             }

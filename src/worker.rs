@@ -15,25 +15,29 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::alert::{Alerts, Cause};
-use crate::clock::{us, wall_ms};
+use crate::clock::{self, Now, us, wall_ms};
 use crate::db::kill;
 use crate::db::pool::Pool;
 use crate::db::writer::Writer;
 use crate::fingerprint;
-use crate::gate::{Change, Gate};
+use crate::gate::{Change, Gate, Pass};
 use crate::lifecycle::InboxState;
+use crate::limits::CONSENT_FRESH;
 use crate::message::{Message, NotSentKind, NotSentProof, Outcome, OwnerId, Reply};
-use crate::policy::{Asking, Policy, Verdict};
+use crate::policy::{Asking, Policy, Verdict, consent};
 use crate::rate::Rate;
 use crate::relay::{Answer, Confirm, Event, Handoff};
 use crate::slot::Slot;
 use crate::store::attempt::{Attempt, AttemptOutcome};
 use crate::store::destination::Note;
-use crate::store::inbox::{self, Claim, ClaimAnswer, Known, Record, Sending};
+use crate::store::inbox::{self, Claim, ClaimAnswer, Known, Record, Release, Sending};
+use crate::store::suppress;
 use crate::vendor::{Prepared, Vendor};
 
 /// Between two looks into an inbox that cannot be read.
 const DATABASE_PAUSE: Duration = Duration::from_secs(1);
+/// A day, milliseconds: bounds the sum of a moment and a span.
+const FAR_MS: i64 = 86_400_000;
 
 /// What the workers of one destination share.
 pub struct Shared {
@@ -49,6 +53,8 @@ pub struct Shared {
     pub writer: Writer,
     /// Readers of the inbox.
     pub inbox: Pool,
+    /// Readers of the outbox: the opt-outs.
+    pub outbox: Pool,
     /// The rules.
     pub policy: Arc<Policy>,
     /// To tell people.
@@ -105,7 +111,7 @@ impl Worker {
         let Some(pass) = gate.may_call(Instant::now()) else {
             return Some(Answer::Returned("DESTINATION_CLOSED"));
         };
-        let answer = self.claim_and_call(handoff);
+        let answer = self.claim_and_call(handoff, pass);
         if answer.is_some() {
             gate.give_back(pass); // a probe that did not come to a call
         }
@@ -113,7 +119,7 @@ impl Worker {
     }
 
     /// The straight pipe. Returns an answer where no call was made.
-    fn claim_and_call(&self, handoff: Handoff) -> Option<Answer> {
+    fn claim_and_call(&self, handoff: Handoff, pass: Pass) -> Option<Answer> {
         let shared = &*self.shared;
         let Handoff { row, again, message, claimed, confirm, .. } = handoff;
         let fingerprint = fingerprint::of(&message);
@@ -122,15 +128,18 @@ impl Worker {
             return Some(answer);
         }
         // Whatever would close the row is said only after a look: its mark may have been lost after a send.
-        let prepared = match self.fit(&message) {
+        let mut prepared = match self.fit(&message) {
             Ok(prepared) => prepared,
-            Err(answer @ Answer::Wait { .. }) => return Some(answer),
+            Err(answer @ (Answer::Wait { .. } | Answer::Hold(_) | Answer::Returned(_))) => {
+                return Some(answer);
+            }
             Err(answer) => return Some(self.look(&message, &fingerprint).unwrap_or(answer)),
         };
         // A login is a call that the vendor counts.
         if !shared.vendor.is_ready() && !shared.rate.take(&shared.stop) {
             return Some(Answer::Returned("STOPPING"));
         }
+        let consented = Instant::now();
         if let Err(reply) = shared.vendor.ready() {
             return Some(self.not_begun(&message, *reply));
         }
@@ -154,7 +163,14 @@ impl Worker {
         let due_ms = message.not_before_ms.max(message.created_at_ms);
         let waiting =
             Duration::from_millis(u64::try_from(started_at_ms - due_ms).unwrap_or(0)).max(claimed.elapsed());
-        let reply = self.call(&sending, &message, &prepared);
+        let reply = match self.call(&sending, &message, &mut prepared, consented) {
+            Ok(reply) => reply,
+            Err(answer) => {
+                shared.gate.give_back(pass);
+                self.release(sending, answer, row, confirm);
+                return None;
+            }
+        };
         let _ = kill::point("worker-after-call");
         self.record(sending, &message, reply, Waited { started_at_ms, waiting }, row, confirm);
         None
@@ -202,15 +218,32 @@ impl Worker {
         Answer::Settled
     }
 
-    /// Policy and encoding, before any claim.
+    /// Policy, consent and encoding, before any claim.
     fn fit(&self, message: &Message) -> Result<Prepared, Answer> {
-        match self.shared.policy.judge(message, Asking::Worker, wall_ms()) {
-            Verdict::Go => {}
-            Verdict::Wait { until_ms, reason } => return Err(Answer::Wait { until_ms, reason }),
-            Verdict::Skip(reason) => return Err(Answer::Skip(reason)),
-            Verdict::Expire(reason) => return Err(Answer::Expire(reason)),
-        }
+        self.rules(message, Asking::Worker, clock::now())?;
+        self.consent(message)?;
         self.shared.vendor.prepare(message).map_err(|unfit| Answer::Park(format!("UNFIT: {}", unfit.reason)))
+    }
+
+    fn rules(&self, message: &Message, asking: Asking, now: Now) -> Result<(), Answer> {
+        match self.shared.policy.judge(message, asking, now) {
+            Verdict::Go => Ok(()),
+            Verdict::Wait { until_ms, last_ms, reason } => Err(Answer::Wait { until_ms, last_ms, reason }),
+            Verdict::Hold(reason) => Err(Answer::Hold(reason)),
+            Verdict::Skip(reason) => Err(Answer::Skip(reason)),
+            Verdict::Expire(reason) => Err(Answer::Expire(reason)),
+        }
+    }
+
+    /// The opt-outs, as they stand now: one indexed look-up. What cannot be read is no consent.
+    fn consent(&self, message: &Message) -> Result<(), Answer> {
+        const UNREAD: Answer = Answer::Returned("DATABASE: the opt-outs cannot be read");
+        let (own, foreign) = consent::keys(message);
+        let found = match self.shared.outbox.get() {
+            Ok(reader) => suppress::find(&reader, &own, foreign.as_deref()).map_err(|_| UNREAD)?,
+            Err(_) => return Err(UNREAD),
+        };
+        consent::judge(message, &found).map_or(Ok(()), |reason| Err(Answer::Skip(reason)))
     }
 
     /// The login failed: nothing of the message left.
@@ -239,27 +272,26 @@ impl Worker {
         slot.wait()
     }
 
-    /// The one call. A last look at the rules, then the adapter, whose panic is an unknown outcome.
-    fn call(&self, sending: &Sending, message: &Message, prepared: &Prepared) -> Reply {
-        let not_begun = |reason: String| Reply {
-            outcome: Outcome::NotSent {
-                kind: NotSentKind::Refused,
-                code: None,
-                reason,
-                proof: NotSentProof::before_the_call(),
-            },
-            http_status: None,
-            timing: Default::default(),
-            pause: None,
-        };
-        match self.shared.policy.judge(message, Asking::Worker, wall_ms()) {
-            Verdict::Go => {}
-            Verdict::Wait { reason, .. } | Verdict::Skip(reason) | Verdict::Expire(reason) => {
-                return not_begun(reason);
-            }
+    /// The one call. A last look at the rules, then the adapter, whose panic is an unknown outcome. `Err` where the
+    /// rules say no: then nothing was sent.
+    fn call(
+        &self,
+        sending: &Sending,
+        message: &Message,
+        prepared: &mut Prepared,
+        consented: Instant,
+    ) -> Result<Reply, Answer> {
+        if consented.elapsed() > CONSENT_FRESH {
+            self.consent(message)?; // the rate, a login or the claim took their time
         }
-        catch_unwind(AssertUnwindSafe(|| self.shared.vendor.send(sending, message, prepared))).unwrap_or_else(
-            |_| Reply {
+        // After every wait, and right before the adapter: a call that would begin at the closing does not.
+        let now = clock::now();
+        self.rules(message, Asking::Call, now)?;
+        prepared.begin_before = self.shared.policy.begin_before_ms(message, now.ms).map(|moment_ms| {
+            Instant::now() + Duration::from_millis(moment_ms.saturating_sub(now.ms).clamp(0, FAR_MS) as u64)
+        });
+        let reply = catch_unwind(AssertUnwindSafe(|| self.shared.vendor.send(sending, message, prepared)))
+            .unwrap_or_else(|_| Reply {
                 outcome: Outcome::Unknown {
                     code: None,
                     reason: "INTERNAL: the adapter panicked during the call".into(),
@@ -267,8 +299,28 @@ impl Worker {
                 http_status: None,
                 timing: Default::default(),
                 pause: None,
-            },
-        )
+            });
+        match reply.outcome {
+            // It connected until the window had closed: the rules know what that means.
+            Outcome::NotSent { kind: NotSentKind::TooLate, .. } => {
+                self.rules(message, Asking::Call, clock::now())?;
+                Err(Answer::Returned("WINDOW: it came to the first byte too late"))
+            }
+            _ => Ok(reply),
+        }
+    }
+
+    /// The claim goes, and then the row gets the rules' answer: no call was begun, so no attempt is used.
+    fn release(&self, sending: Sending, answer: Answer, row: i64, confirm: Sender<Event>) {
+        log::info!(
+            "{} released dest={} before its call: {answer:?}",
+            sending.message_id(),
+            sending.consumer()
+        );
+        let tell = Box::new(move || {
+            let _ = confirm.send(Event::Confirm(Confirm { row, answer }));
+        });
+        self.shared.writer.submit(Box::new(Release::new(sending, NotSentProof::before_the_call(), tell)));
     }
 
     fn record(

@@ -5,7 +5,8 @@ use rusqlite::Connection;
 
 use super::settings_file::SettingsFile;
 use super::{Failure, Outcome, output};
-use crate::clock::wall_ms;
+use crate::clock::watch::newest_recorded;
+use crate::clock::{self, Doubt, wall_ms};
 use crate::config::Settings;
 use crate::db::{self, Durability, Part};
 use crate::exit;
@@ -15,8 +16,6 @@ use crate::vendor;
 
 /// Below this the disk is called nearly full, bytes.
 const DISK_FREE_MIN: u64 = 64 << 20;
-/// 2026-01-01: a clock before this is wrong.
-const CLOCK_MIN_MS: i64 = 1_767_225_600_000;
 
 /// Arguments of `check`.
 #[derive(clap::Args)]
@@ -119,11 +118,22 @@ fn folder(verdicts: &mut Verdicts, settings: &Settings) {
         }
         Err(error) => verdicts.say("disk", Err(format!("{}: {error}", state.root.display()))),
     }
-    let now_ms = wall_ms();
-    let shown = output::local_time(now_ms, &settings.agent.timezone);
+    let newest_ms = match (&outbox, &inbox) {
+        (Ok((outbox, _)), Ok((inbox, _))) => newest_recorded(inbox, outbox).unwrap_or(None),
+        _ => None,
+    };
+    let now = clock::now_beside(newest_ms);
+    let shown = output::local_time(now.ms, &settings.agent.timezone);
     verdicts.say(
         "clock",
-        if now_ms >= CLOCK_MIN_MS { Ok(shown) } else { Err(format!("{shown}: this cannot be right")) },
+        match now.doubt {
+            None => Ok(shown),
+            // Ahead of what was recorded is what it looks like after days of rest, too.
+            Some(Doubt::Ahead) => Ok(format!("{shown}; the agent watches it for a while first")),
+            Some(doubt) => {
+                Err(format!("{shown}: it {}; set it, or say `onceward clock --right`", doubt.as_str()))
+            }
+        },
     );
 }
 

@@ -67,7 +67,9 @@ pub fn run(args: Args) -> Outcome {
         )),
         None => Box::new(BufReader::new(SAMPLES.as_bytes())),
     };
-    let counts = enqueue::from_lines(&mut connection, &settings, samples, None, &mut |_| {})?;
+    // As producers' SQL would put them: what is unfit is seen to be parked.
+    let door = enqueue::Door::lengths_only(&settings);
+    let counts = enqueue::from_lines(&mut connection, &door, samples, None, &mut |_| {})?;
     println!(
         "enqueued {} new, {} known already, {} in quarantine, {} bad\n",
         counts.new, counts.same, counts.conflict, counts.bad

@@ -11,14 +11,19 @@ use rusqlite::Connection;
 
 use super::settings_file::SettingsFile;
 use super::{Failure, Outcome};
+use crate::clock::trust::HORIZON_MS;
+use crate::clock::wall_ms;
 use crate::config::Settings;
 use crate::db::{self, Durability, Part};
 use crate::exit;
 use crate::limits::{DEDUP_KEY_CHARS_MAX, FIELD_CHARS_MAX, PAYLOAD_BYTES_MAX};
-use crate::message::Class;
+use crate::message::{Class, Destination, Message, MessageId};
 use crate::owner::StateDir;
 use crate::store::outbox::{self, NewMessage, Put};
+use crate::vendor::fitness::Fitness;
 
+/// 2001-09-09 in milliseconds; what is below was meant in seconds.
+const SECONDS_MAX: i64 = 1_000_000_000_000;
 /// Lines in one commit.
 const CHUNK: usize = 500;
 
@@ -106,6 +111,7 @@ pub struct Counts {
 /// Runs the command.
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     let settings = file.load_without_secrets()?;
+    let door = Door::new(&settings)?;
     let mut connection = open(&settings)?;
     let quiet = args.quiet;
     let mut say = |text: String| {
@@ -114,7 +120,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         }
     };
     let Some(path) = &args.file else {
-        let message = from_flags(args, &settings)?;
+        let message = from_flags(args, &door)?;
         let put = put_all(&mut connection, std::slice::from_ref(&message))?.remove(0);
         return Ok(match put {
             Put::New(id) | Put::Same(id) => {
@@ -125,14 +131,14 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         });
     };
     let counts = if path.as_os_str() == "-" {
-        from_lines(&mut connection, &settings, std::io::stdin().lock(), None, &mut say)?
+        from_lines(&mut connection, &door, std::io::stdin().lock(), None, &mut say)?
     } else {
         let opened = std::fs::File::open(path).map_err(|error| {
             let code = if error.kind() == std::io::ErrorKind::NotFound { exit::NO_INPUT } else { exit::IO };
             Failure::new(code, format!("{}: {error}", path.display()))
         })?;
         let length = opened.metadata().map(|metadata| metadata.len()).ok();
-        from_lines(&mut connection, &settings, BufReader::new(opened), length, &mut say)?
+        from_lines(&mut connection, &door, BufReader::new(opened), length, &mut say)?
     };
     eprintln!(
         "{} new, {} known already, {} in quarantine (same key, other content), {} bad",
@@ -151,7 +157,7 @@ pub fn open(settings: &Settings) -> Result<Connection, Failure> {
 /// Reads, checks and stores JSON lines. Bad lines are reported and counted.
 pub fn from_lines(
     connection: &mut Connection,
-    settings: &Settings,
+    door: &Door<'_>,
     mut input: impl BufRead,
     length: Option<u64>,
     say: &mut dyn FnMut(String),
@@ -185,8 +191,11 @@ pub fn from_lines(
             if text.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            match parse(&text).and_then(|message| fit(message, settings)) {
-                Ok(message) => {
+            match parse(&text).and_then(|message| door.check(message)) {
+                Ok((message, remarks)) => {
+                    for remark in remarks {
+                        bar.suspend(|| eprintln!("line {number}: payload: {remark}"));
+                    }
                     chunk.push(message);
                     numbers.push(number);
                 }
@@ -274,6 +283,77 @@ fn data_problem(text: &str) -> String {
     }
 }
 
+/// What is looked at before a message is stored.
+pub struct Door<'a> {
+    settings: &'a Settings,
+    /// `None`: as a producer who writes SQL, whose unfit messages are parked by the worker.
+    fitness: Option<Fitness>,
+}
+
+impl<'a> Door<'a> {
+    /// Lengths, ranges, and what the destination's adapter says of sizes and numbers.
+    pub fn new(settings: &'a Settings) -> Result<Self, Failure> {
+        let fitness = Fitness::new(settings).map_err(|reason| Failure::new(exit::SETTINGS, reason))?;
+        Ok(Self { settings, fitness: Some(fitness) })
+    }
+
+    /// Lengths and ranges alone.
+    pub fn lengths_only(settings: &'a Settings) -> Self {
+        Self { settings, fitness: None }
+    }
+
+    /// The message as it is to be stored, and remarks for whoever wrote it; or the field that is wrong.
+    fn check(&self, message: NewMessage) -> Result<(NewMessage, Vec<String>), String> {
+        let mut message = fit(message, self.settings)?;
+        let Some(fitness) = &self.fitness else { return Ok((message, Vec::new())) };
+        times(&message, wall_ms())?;
+        let fit = fitness.check(&as_sent(&message)).map_err(|unfit| {
+            let field = ["recipient: ", "payload"].iter().any(|field| unfit.reason.starts_with(field));
+            if field { unfit.reason } else { format!("payload: {}", unfit.reason) }
+        })?;
+        let flagged =
+            fit.sizes.iter().filter(|size| size.outside_ksx1001 > 0).map(ToString::to_string).collect();
+        if let Some(recipient) = fit.recipient {
+            message.recipient = recipient;
+        }
+        Ok((message, flagged))
+    }
+}
+
+/// Seconds or microseconds in a millisecond field, and times that nobody means.
+fn times(message: &NewMessage, now_ms: i64) -> Result<(), String> {
+    for (field, value) in [("not_before_ms", message.not_before_ms), ("expires_at_ms", message.expires_at_ms)]
+    {
+        let Some(value) = value else { continue };
+        if value < SECONDS_MAX {
+            return Err(format!("{field}: is before 2001; it takes milliseconds, not seconds"));
+        }
+        if field == "not_before_ms" && value > now_ms.saturating_add(HORIZON_MS) {
+            return Err(format!("{field}: is more than {} days ahead", HORIZON_MS / 86_400_000));
+        }
+    }
+    Ok(())
+}
+
+/// The message as its destination will see it; the id is one of the same length, made when the row is.
+fn as_sent(message: &NewMessage) -> Message {
+    Message {
+        message_id: MessageId::new("ow-000000000000000000000000000"),
+        dedup_key: message.dedup_key.clone(),
+        kind: message.kind.clone(),
+        class: message.class,
+        destination: Destination::new(&message.destination),
+        recipient: message.recipient.clone(),
+        payload: message.payload.clone(),
+        ordering_key: message.ordering_key.clone(),
+        priority: message.priority,
+        not_before_ms: message.not_before_ms.unwrap_or(0),
+        expires_at_ms: message.expires_at_ms,
+        created_at_ms: 0,
+        traceparent: message.traceparent.clone(),
+    }
+}
+
 /// Length and range checks with the field's name, and the destination by route.
 fn fit(mut message: NewMessage, settings: &Settings) -> Result<NewMessage, String> {
     let chars = |field: &str, text: &str, least: usize, most: usize| {
@@ -311,7 +391,7 @@ fn fit(mut message: NewMessage, settings: &Settings) -> Result<NewMessage, Strin
     Ok(message)
 }
 
-fn from_flags(args: Args, settings: &Settings) -> Result<NewMessage, Failure> {
+fn from_flags(args: Args, door: &Door<'_>) -> Result<NewMessage, Failure> {
     let need = |value: Option<String>, flag: &str| {
         value.ok_or_else(|| Failure::new(exit::USAGE, format!("{flag} is missing: give FILE or `-` with JSON lines, or --key, --kind, --to and --payload")))
     };
@@ -332,5 +412,9 @@ fn from_flags(args: Args, settings: &Settings) -> Result<NewMessage, Failure> {
     if serde_json::from_str::<serde::de::IgnoredAny>(&message.payload).is_err() {
         return Err(Failure::new(exit::DATA, "--payload: not valid JSON"));
     }
-    fit(message, settings).map_err(|problem| Failure::new(exit::DATA, problem))
+    let (message, remarks) = door.check(message).map_err(|problem| Failure::new(exit::DATA, problem))?;
+    for remark in remarks {
+        eprintln!("onceward: payload: {remark}");
+    }
+    Ok(message)
 }

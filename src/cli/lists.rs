@@ -93,7 +93,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
             );
             out.push('\n');
         } else {
-            let why = if line.blocked {
+            let why = if line.blocked == 1 {
                 "behind an earlier row of its ordering key".to_owned()
             } else {
                 line.reason.unwrap_or_default()

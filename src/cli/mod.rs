@@ -2,6 +2,7 @@
 
 mod alert;
 mod check;
+mod clock;
 mod demo;
 mod enqueue;
 mod init;
@@ -13,6 +14,7 @@ mod sandbox;
 mod settings_file;
 mod show;
 mod status;
+mod suppress;
 mod verbs;
 mod views;
 
@@ -87,6 +89,10 @@ enum Command {
     Release(verbs::Args),
     /// Give up messages for good (waiting ones are held first)
     Cancel(verbs::Args),
+    /// Opt-outs: who gets nothing more, or nothing of a kind
+    Suppress(suppress::Args),
+    /// What the agent thinks of the clock; --right says that it is right
+    Clock(clock::Args),
     /// Check settings, databases, a real commit, disk, clock, login, DNS and TLS: one verdict a line
     Check(check::Args),
     /// Try the alert hooks of the settings
@@ -124,6 +130,8 @@ pub fn main() -> i32 {
         Command::Hold(args) => verbs::run(&settings, verbs::Verb::Hold, args),
         Command::Release(args) => verbs::run(&settings, verbs::Verb::Release, args),
         Command::Cancel(args) => verbs::run(&settings, verbs::Verb::Cancel, args),
+        Command::Suppress(args) => suppress::run(&settings, args),
+        Command::Clock(args) => clock::run(&settings, args),
         Command::Check(args) => check::run(&settings, args),
         Command::Alert(args) => alert::run(&settings, args),
         Command::Schema => output::print(include_str!("../../schema.sql")),

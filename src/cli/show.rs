@@ -3,12 +3,16 @@
 use rusqlite::{OptionalExtension, params};
 
 use super::settings_file::SettingsFile;
-use super::views::{self, Line};
+use super::views::{self, Line, Views};
 use super::{Failure, Outcome, output};
 use crate::clock::wall_ms;
 use crate::config::Settings;
 use crate::exit;
+use crate::message::{Class, Destination, Message, MessageId};
 use crate::owner;
+use crate::policy::{Asking, Policy, Verdict, consent};
+use crate::store::suppress;
+use crate::vendor::fitness::Fitness;
 
 /// Arguments of `show`.
 #[derive(clap::Args)]
@@ -58,6 +62,16 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         "payload",
         if args.reveal { payload.clone() } else { format!("{} bytes (--reveal shows it)", payload.len()) },
     );
+    let message = as_message(&line, &payload);
+    match Fitness::new(&settings).map(|fitness| fitness.check(&message)) {
+        Ok(Ok(fit)) => {
+            for size in &fit.sizes {
+                say("size", size.to_string());
+            }
+        }
+        Ok(Err(unfit)) if line.closed_at_ms.is_none() => say("unfit", unfit.reason),
+        _ => {} // wiped already, or a template that `check` will complain about
+    }
     if let Some(key) = &ordering_key {
         say("order lane", key.clone());
     }
@@ -111,12 +125,14 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     }
     say(
         "now",
-        why(
-            &line,
-            fate.as_ref().map(|fate| fate.status.as_str()),
-            owner::holder(&views.state).is_some(),
-            &settings,
-        ),
+        match line.status.as_str() {
+            "PENDING" => waits(&line, &message, &views, &settings).map_err(io)?,
+            _ => why(
+                &line,
+                fate.as_ref().map(|fate| fate.status.as_str()),
+                owner::holder(&views.state).is_some(),
+            ),
+        },
     );
     if let Some(inbox) = &views.inbox {
         let calls: Vec<Vec<String>> = inbox
@@ -152,18 +168,61 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     output::print(&out)
 }
 
-/// One sentence: why it is where it is, and what happens next.
-fn why(line: &Line, fate: Option<&str>, alive: bool, settings: &Settings) -> String {
-    let now_ms = wall_ms();
+/// The row as the rules see it.
+fn as_message(line: &Line, payload: &str) -> Message {
+    Message {
+        message_id: MessageId::new(&line.message_id),
+        dedup_key: line.dedup_key.clone(),
+        kind: line.kind.clone(),
+        class: Class::parse(&line.class).unwrap_or(Class::Advertising),
+        destination: Destination::new(&line.destination),
+        recipient: line.recipient.clone(),
+        payload: payload.to_owned(),
+        ordering_key: None,
+        priority: 5,
+        not_before_ms: line.not_before_ms,
+        expires_at_ms: line.expires_at_ms,
+        created_at_ms: line.created_at_ms,
+        traceparent: None,
+    }
+}
+
+/// One sentence on a waiting message: what it waits for, until when, and what the rules will say then.
+fn waits(line: &Line, message: &Message, views: &Views, settings: &Settings) -> rusqlite::Result<String> {
     let at = |ms: i64| output::local_time(ms, &settings.agent.timezone);
-    match (line.status.as_str(), fate) {
-        ("PENDING", _) if line.blocked => "waits behind an earlier message of its order lane".into(),
-        ("PENDING", _) if line.not_before_ms > now_ms => format!("waits until {}", at(line.not_before_ms)),
-        ("PENDING", _) if !alive => "is due; the agent is not running".into(),
-        ("PENDING", _) => format!(
+    let alive = owner::holder(&views.state).is_some();
+    let because = line.reason.as_deref().map(|reason| format!(", because of {reason}")).unwrap_or_default();
+    match line.blocked {
+        1 => return Ok("waits behind an earlier message of its order lane".into()),
+        2 => return Ok(format!("waits until the clock is right{because}")),
+        _ => {}
+    }
+    let (own, foreign) = consent::keys(message);
+    let opt_outs = suppress::find(&views.outbox, &own, foreign.as_deref())?;
+    if let Some(reason) = consent::judge(message, &opt_outs) {
+        return Ok(format!("will be SKIPPED when its turn comes: {reason}"));
+    }
+    let now_ms = wall_ms();
+    // What the rules will say when it is due, or say now.
+    let verdict = Policy::new(settings).judge(message, Asking::Relay, now_ms.max(line.not_before_ms));
+    Ok(match verdict {
+        Verdict::Skip(reason) => format!("will be SKIPPED when its turn comes: {reason}"),
+        Verdict::Expire(reason) => format!("will be EXPIRED when its turn comes: {reason}"),
+        Verdict::Wait { until_ms, reason, .. } => {
+            format!("waits until {}, because of {reason}", at(until_ms))
+        }
+        _ if line.not_before_ms > now_ms => format!("waits until {}{because}", at(line.not_before_ms)),
+        _ if !alive => "is due; the agent is not running".into(),
+        _ => format!(
             "is due{}",
             line.reason.as_deref().map(|reason| format!("; last time: {reason}")).unwrap_or_default()
         ),
+    })
+}
+
+/// One sentence: why it is where it is, and what happens next.
+fn why(line: &Line, fate: Option<&str>, alive: bool) -> String {
+    match (line.status.as_str(), fate) {
         ("PUBLISHING", _) if !alive => {
             "was in the agent's hands when it stopped; the next start settles it".into()
         }
@@ -179,7 +238,7 @@ fn why(line: &Line, fate: Option<&str>, alive: bool, settings: &Settings) -> Str
         }
         ("HELD", _) => "is held: `onceward release` or `onceward cancel`".into(),
         ("EXPIRED", _) => "was not sent in time and will not be".into(),
-        ("SKIPPED", _) => "was not sent by rule and will not be".into(),
+        ("SKIPPED", _) => "was not sent by rule and will not be (see the reason)".into(),
         ("FAILED", _) => "was given up by a person".into(),
         (state, fate) => format!("{state}, vendor side {}", fate.unwrap_or("unknown")),
     }

@@ -54,6 +54,8 @@ fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
         .collect::<rusqlite::Result<_>>()?;
     let quarantined: i64 = views.outbox.query_row("SELECT count(*) FROM quarantine", [], |row| row.get(0))?;
 
+    let holder = owner::holder(&views.state);
+    let mut clock_doubt = None;
     let (mut fates, mut today, mut alerts, mut agent) = (Vec::new(), Vec::new(), Vec::new(), json!({}));
     if let Some(inbox) = &views.inbox {
         fates = inbox
@@ -85,13 +87,13 @@ fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
             })?
             .collect::<rusqlite::Result<_>>()?;
         let mark = |key: &str| crate::store::meta::get(inbox, key);
+        clock_doubt = super::clock::doubt(&views.outbox, inbox, holder.is_some())?;
         agent = json!({ "owner": mark("started_by")?, "started_at_ms": mark("started_at_ms")?.and_then(|text| text.parse::<i64>().ok()), "version": mark("version")? });
     }
-    let holder = owner::holder(&views.state);
     let free =
         rustix::fs::statvfs(&views.state.root).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize)).ok();
     Ok(json!({
-        "alive": holder.is_some(), "holder": holder, "agent": agent, "now_ms": now_ms, "state_dir": settings.agent.state_dir,
+        "alive": holder.is_some(), "holder": holder, "agent": agent, "now_ms": now_ms, "clock_doubt": clock_doubt, "state_dir": settings.agent.state_dir,
         "environment": settings.agent.environment, "timezone": settings.agent.timezone.iana_name(), "disk_free_bytes": free,
         "waiting": live, "closed": closed, "quarantined": quarantined, "inbox": fates, "today": today, "alerts": alerts,
     }))
@@ -107,6 +109,9 @@ fn for_people(status: &Value, settings: &Settings) -> String {
         None => out.push_str("agent    NOT RUNNING (messages are kept and wait)\n"),
     }
     out.push_str(&format!("clock    {} ({})\n", output::local_time(now_ms, zone), text(&status["timezone"])));
+    if let Some(doubt) = status["clock_doubt"].as_str() {
+        out.push_str(&format!("         it {doubt}: advertising, deadlines and later due times are held\n"));
+    }
     if status["environment"] != "production" {
         out.push_str(&format!(
             "NOT production ({}): only allowed_recipients are sent to\n",

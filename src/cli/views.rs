@@ -60,8 +60,8 @@ pub struct Line {
     pub attempts: i64,
     /// Why.
     pub reason: Option<String>,
-    /// Waits behind an earlier row of its order lane.
-    pub blocked: bool,
+    /// 1 = behind an earlier row of its order lane, 2 = until the clock is right.
+    pub blocked: i64,
     /// Created.
     pub created_at_ms: i64,
     /// Due.

@@ -240,7 +240,7 @@ pub struct Route {
 pub struct WindowSettings {
     /// Opening, local wall time.
     pub opens: jiff::civil::Time,
-    /// Closing, local wall time: a call that would begin at it does not.
+    /// Closing, local wall time: a call that would begin at it does not. Before `opens`: on the next day.
     pub closes: jiff::civil::Time,
     /// The relay stops taking at it.
     pub relay_until: jiff::civil::Time,

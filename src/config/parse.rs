@@ -337,17 +337,21 @@ fn window(mut section: Section<'_, '_>, problems: &mut Problems) -> WindowSettin
     let window = section.get(problems, "window", (time(8, 0), time(20, 50)), |value| {
         let expected = "two times like [\"08:00\", \"20:50\"]";
         match list(value, expected, time_of_day)?[..] {
-            [opens, closes] if opens < closes => Ok((opens, closes)),
-            [_, _] => {
-                Err("closes before it opens, expected an opening and a later closing on the same day"
-                    .to_owned())
-            }
+            // One that closes before it opens lies over midnight.
+            [opens, closes] if opens != closes => Ok((opens, closes)),
+            [_, _] => Err("opens and closes at the same time, so it is no window".to_owned()),
             ref times => Err(format!("has {} entries, expected {expected}", times.len())),
         }
     });
-    let relay_until = section.get(problems, "relay_until", time(20, 40), time_of_day);
     let (opens, closes) = window.value;
-    if window.sound && relay_until.sound && !(opens < relay_until.value && relay_until.value <= closes) {
+    // Ten minutes for what is already in the workers' hands.
+    let cut = closes.wrapping_sub(jiff::SignedDuration::from_mins(10));
+    let relay_until = section.get(problems, "relay_until", cut, time_of_day);
+    let inside = |moment: jiff::civil::Time| match opens < closes {
+        true => opens < moment && moment <= closes,
+        false => opens < moment || moment <= closes,
+    };
+    if window.sound && relay_until.sound && !inside(relay_until.value) {
         let shown = |time: jiff::civil::Time| time.strftime("%H:%M").to_string();
         let what = format!(
             "is {}, expected inside the window: after {} and at latest {}",

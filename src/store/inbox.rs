@@ -11,7 +11,7 @@ use super::attempt::{self, Attempt, AttemptOutcome};
 use super::tally;
 use crate::db::writer::{Counted, Work};
 use crate::lifecycle::InboxState;
-use crate::message::{Destination, MessageId, Outcome, OwnerId};
+use crate::message::{Destination, MessageId, NotSentProof, Outcome, OwnerId};
 use crate::slot;
 
 /// The right to call the vendor for one message: made only by a committed SENDING row, not cloneable, and consumed
@@ -305,6 +305,47 @@ impl Work for Record {
     }
 }
 
+/// Work: a claim whose call was not begun, because the last look at the rules said no. Spends the [`Sending`]; no
+/// attempt is logged, since there was none.
+pub struct Release {
+    sending: Sending,
+    confirm: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Release {
+    /// `_proof` says that the adapter sent nothing. `confirm` runs after the commit: it tells the relay.
+    pub fn new(sending: Sending, _proof: NotSentProof, confirm: Box<dyn FnOnce() + Send>) -> Self {
+        Self { sending, confirm: Some(confirm) }
+    }
+}
+
+impl Work for Release {
+    fn apply(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        let Sending { row, consumer, message_id, owner } = &self.sending;
+        connection
+            .prepare_cached(
+                "DELETE FROM inbox WHERE id = ?1 AND consumer = ?2 AND message_id = ?3 AND status = 'SENDING' AND claimed_by = ?4",
+            )?
+            .execute(params![row, consumer, message_id, owner])?;
+        Ok(())
+    }
+    fn committed(mut self: Box<Self>) {
+        if let Some(confirm) = self.confirm.take() {
+            confirm();
+        }
+    }
+    fn failed(self: Box<Self>, why: &str) {
+        log::error!(
+            "{} dest={} its unused claim could not be released ({why}): it becomes ERROR at the next start",
+            self.sending.message_id,
+            self.sending.consumer
+        );
+    }
+    fn must_land(&self) -> bool {
+        true
+    }
+}
+
 /// A SENDING row nobody can finish any more.
 #[derive(Debug, Clone)]
 pub struct Orphan {
@@ -320,29 +361,37 @@ pub struct Orphan {
     pub claimed_at_ms: i64,
 }
 
-/// SENDING rows of other starts than `owner`, or older than `stale_before_ms`, at most `limit`.
-pub fn orphans(
-    connection: &Connection,
-    owner: &OwnerId,
-    stale_before_ms: i64,
-    limit: u32,
-) -> rusqlite::Result<Vec<Orphan>> {
+/// SENDING rows of other starts than `owner`, at most `limit`: one agent a folder, so those starts are dead.
+pub fn orphans(connection: &Connection, owner: &OwnerId, limit: u32) -> rusqlite::Result<Vec<Orphan>> {
     connection
         .prepare_cached(
             "SELECT id, consumer, message_id, claimed_by, claimed_at_ms FROM inbox
-              WHERE status = 'SENDING' AND (claimed_by <> ?1 OR claimed_at_ms < ?2)
-              ORDER BY claimed_at_ms LIMIT ?3",
+              WHERE status = 'SENDING' AND claimed_by <> ?1 ORDER BY claimed_at_ms LIMIT ?2",
         )?
-        .query_map(params![owner, stale_before_ms, limit], |row| {
-            Ok(Orphan {
-                id: row.get(0)?,
-                consumer: row.get(1)?,
-                message_id: row.get(2)?,
-                claimed_by: row.get(3)?,
-                claimed_at_ms: row.get(4)?,
-            })
-        })?
+        .query_map(params![owner, limit], orphan)?
         .collect()
+}
+
+/// SENDING rows of this start: as many as workers are in a call. How old each is tells the monotonic clock of whoever
+/// asks again, never its stamp.
+pub fn under_way(connection: &Connection, owner: &OwnerId) -> rusqlite::Result<Vec<Orphan>> {
+    connection
+        .prepare_cached(
+            "SELECT id, consumer, message_id, claimed_by, claimed_at_ms FROM inbox
+              WHERE status = 'SENDING' AND claimed_by = ?1",
+        )?
+        .query_map([owner], orphan)?
+        .collect()
+}
+
+fn orphan(row: &rusqlite::Row<'_>) -> rusqlite::Result<Orphan> {
+    Ok(Orphan {
+        id: row.get(0)?,
+        consumer: row.get(1)?,
+        message_id: row.get(2)?,
+        claimed_by: row.get(3)?,
+        claimed_at_ms: row.get(4)?,
+    })
 }
 
 /// SENDING -> ERROR for one orphan: it may have been sent, so it never is again. False if somebody was first.

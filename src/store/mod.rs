@@ -7,4 +7,5 @@ pub mod destination;
 pub mod inbox;
 pub mod meta;
 pub mod outbox;
+pub mod suppress;
 pub mod tally;

@@ -7,8 +7,9 @@ use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
 use crate::clock::ms;
+use crate::clock::trust::Dates;
 use crate::fingerprint;
-use crate::limits::{AGING_STEP, LEASE_MAX};
+use crate::limits::AGING_STEP;
 use crate::message::{Class, Destination, Message, MessageId, OwnerId};
 
 /// A message as a producer gives it.
@@ -374,6 +375,98 @@ pub fn postpone(
     Ok(moved == 1)
 }
 
+/// PUBLISHING -> PENDING on the next day of its window: due then, and not wanted any more after `last_ms`.
+pub fn move_day(
+    connection: &Connection,
+    id: i64,
+    owner: &OwnerId,
+    until_ms: i64,
+    last_ms: i64,
+    reason: &str,
+    now_ms: i64,
+) -> rusqlite::Result<bool> {
+    let moved = connection
+        .prepare_cached(
+            "UPDATE outbox SET status = 'PENDING', reason = ?3, claimed_by = NULL, claimed_until_ms = NULL, not_before_ms = ?4,
+                    expires_at_ms = min(coalesce(expires_at_ms, ?5), ?5), attempts = max(0, attempts - 1), updated_at_ms = ?6
+              WHERE id = ?1 AND status = 'PUBLISHING' AND claimed_by = ?2",
+        )?
+        .execute(params![id, owner, reason, until_ms, last_ms, now_ms])?;
+    Ok(moved == 1)
+}
+
+/// PUBLISHING -> PENDING, out of the claim's sight until [`go_on`]: the clock cannot be believed now. None of its
+/// times is touched.
+pub fn hold_for_clock(
+    connection: &Connection,
+    id: i64,
+    owner: &OwnerId,
+    reason: &str,
+    now_ms: i64,
+) -> rusqlite::Result<bool> {
+    let moved = connection
+        .prepare_cached(
+            "UPDATE outbox SET status = 'PENDING', blocked = 2, reason = ?3, claimed_by = NULL, claimed_until_ms = NULL,
+                    attempts = max(0, attempts - 1), updated_at_ms = ?4
+              WHERE id = ?1 AND status = 'PUBLISHING' AND claimed_by = ?2",
+        )?
+        .execute(params![id, owner, reason, now_ms])?;
+    Ok(moved == 1)
+}
+
+/// What was held because of the clock goes on. Returns how many.
+pub fn go_on(connection: &Connection) -> rusqlite::Result<usize> {
+    connection.prepare_cached("UPDATE outbox SET blocked = 0 WHERE blocked = 2")?.execute([])
+}
+
+/// Waiting rows that a wrong clock may have written: written after `now_ms` or before `first_ms`. Found by their due
+/// time, which is as odd (the index `outbox_due`), and in the lanes, behind an earlier row.
+pub fn misdated(connection: &Connection, now_ms: i64, first_ms: i64) -> rusqlite::Result<Vec<(i64, Dates)>> {
+    let read = |row: &Row<'_>| {
+        Ok((row.get(0)?, Dates { created_ms: row.get(1)?, due_ms: row.get(2)?, deadline_ms: row.get(3)? }))
+    };
+    let mut by_due = connection.prepare_cached(
+        "SELECT id, created_at_ms, not_before_ms, expires_at_ms FROM outbox
+          WHERE status = 'PENDING' AND blocked = 0 AND destination = ?1 AND priority IN (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+            AND not_before_ms > ?2 AND not_before_ms < ?3 AND (created_at_ms > ?4 OR created_at_ms < ?5)
+            AND typeof(created_at_ms) = 'integer'",
+    )?;
+    let mut found = Vec::new();
+    let mut destination = Some(RawText::default());
+    while let Some(name) = destination {
+        for (from_ms, to_ms) in [(now_ms, i64::MAX), (i64::MIN, first_ms)] {
+            let rows = by_due.query_map(params![name, from_ms, to_ms, now_ms, first_ms], read)?;
+            found.extend(rows.collect::<rusqlite::Result<Vec<_>>>()?);
+        }
+        destination = next_destination(connection, &name)?;
+    }
+    let mut in_lanes = connection.prepare_cached(
+        "SELECT id, created_at_ms, not_before_ms, expires_at_ms FROM outbox
+          WHERE ordering_key IS NOT NULL AND closed_at_ms IS NULL AND status = 'PENDING' AND blocked = 1
+            AND (created_at_ms > ?1 OR created_at_ms < ?2)
+            AND typeof(created_at_ms) = 'integer'",
+    )?;
+    let rows = in_lanes.query_map(params![now_ms, first_ms], read)?;
+    found.extend(rows.collect::<rusqlite::Result<Vec<_>>>()?);
+    Ok(found)
+}
+
+/// Other dates for a waiting row that a wrong clock wrote.
+pub fn redate(
+    connection: &Connection,
+    id: i64,
+    due_ms: i64,
+    deadline_ms: Option<i64>,
+    reason: &str,
+) -> rusqlite::Result<bool> {
+    let moved = connection
+        .prepare_cached(
+            "UPDATE outbox SET not_before_ms = ?2, expires_at_ms = ?3, reason = ?4 WHERE id = ?1 AND status = 'PENDING'",
+        )?
+        .execute(params![id, due_ms, deadline_ms, reason])?;
+    Ok(moved == 1)
+}
+
 /// PUBLISHING -> PARKED: waits for a person.
 pub fn park(
     connection: &Connection,
@@ -426,29 +519,30 @@ fn close(
     Ok(connection.prepare_cached(statement)?.execute(params![id, owner, reason, now_ms])? == 1)
 }
 
-/// PUBLISHING -> PENDING for rows of dead starts of this agent (`AGENT:...` other than `owner`), and of anybody whose
-/// lease is over (or ends so late that it was made under a wrong clock). `is_live` keeps rows that this start still holds in memory. Returns how many moved.
+/// PUBLISHING -> PENDING for rows of dead starts of this agent (`AGENT:...` other than `owner`), for those of this
+/// start that `is_live` does not know, and for those of other agents where `is_over` says that the lease was not
+/// renewed for as long as it lasts (row, owner, end of its lease): the wall clock has no say. Returns how many moved.
 pub fn lease_over(
     connection: &Connection,
     owner: &OwnerId,
     now_ms: i64,
     is_live: impl Fn(i64) -> bool,
+    mut is_over: impl FnMut(i64, &str, i64) -> bool,
 ) -> rusqlite::Result<usize> {
-    let agent = owner.as_str().split(':').next().unwrap_or_default();
-    let rows: Vec<(i64, RawText)> = connection
-        .prepare_cached(
-            "SELECT id, claimed_by FROM outbox
-              WHERE status = 'PUBLISHING' AND (claimed_until_ms < ?1 OR claimed_until_ms > ?4
-                 OR claimed_by = ?2 OR substr(claimed_by, 1, length(?3)) = ?3)",
-        )?
-        .query_map(
-            params![now_ms, owner, format!("{agent}:"), now_ms.saturating_add(ms(LEASE_MAX))],
-            |row| Ok((row.get(0)?, row.get(1)?)),
-        )?
+    let agent = format!("{}:", owner.as_str().split(':').next().unwrap_or_default());
+    let rows: Vec<(i64, RawText, i64)> = connection
+        .prepare_cached("SELECT id, claimed_by, claimed_until_ms FROM outbox WHERE status = 'PUBLISHING'")?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
         .collect::<rusqlite::Result<_>>()?;
     let mut moved = 0;
-    for (id, claimed_by) in rows {
-        if claimed_by.lossy() == owner.as_str() && is_live(id) {
+    for (id, claimed_by, until_ms) in rows {
+        let by = claimed_by.lossy();
+        let stays = if by == owner.as_str() {
+            is_live(id)
+        } else {
+            !by.starts_with(&agent) && !is_over(id, &by, until_ms)
+        };
+        if stays {
             continue;
         }
         moved += connection

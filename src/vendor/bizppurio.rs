@@ -8,7 +8,6 @@ pub mod codes;
 mod content;
 mod decode;
 mod encode;
-mod number;
 pub mod report_codes;
 
 use std::time::Duration;
@@ -50,6 +49,13 @@ pub struct BizPpurio {
     settings: BizPpurioSettings,
     client: Client,
     tokens: Tokens,
+}
+
+pub use content::{Sized, sizes};
+
+/// Whether the vendor could ever take this message; needs no client.
+pub fn check(settings: &BizPpurioSettings, message: &Message) -> Result<(), Unfit> {
+    encode::body(settings, message).map(|_| ())
 }
 
 impl BizPpurio {
@@ -94,7 +100,8 @@ impl BizPpurio {
 
 impl Vendor for BizPpurio {
     fn prepare(&self, message: &Message) -> Result<Prepared, Unfit> {
-        Ok(Prepared { body: encode::body(&self.settings, message)?, headers: Vec::new() })
+        let body = encode::body(&self.settings, message)?;
+        Ok(Prepared { body, headers: Vec::new(), begin_before: None })
     }
 
     fn ready(&self) -> Result<(), Box<Reply>> {
@@ -124,7 +131,8 @@ impl Vendor for BizPpurio {
         let mut headers =
             vec![("Authorization", bearer.as_str()), ("Content-Type", "application/json; charset=utf-8")];
         headers.extend(prepared.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-        let (exchange, timing) = self.client.post_once(&self.message_url, &headers, &prepared.body);
+        let (exchange, timing) =
+            self.client.post_before(prepared.begin_before, &self.message_url, &headers, &prepared.body);
         super::reply(exchange, timing, |answer| {
             let decoded = decode::message(answer, message.message_id.as_str());
             if decoded.token_invalid {

@@ -12,7 +12,7 @@ mod resolver;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::RootCertStore;
 use ureq::http::{Response, Uri, Version};
@@ -58,6 +58,8 @@ pub enum Exchange {
         reason: String,
         /// The evidence.
         proof: NotSentProof,
+        /// The moment until which it had to begin had passed.
+        too_late: bool,
     },
     /// A whole answer.
     Answered(Answer),
@@ -132,7 +134,19 @@ impl Client {
     ///
     /// `Content-Length` is set here; a caller's own, like `Transfer-Encoding` and `Expect`, is refused unsent.
     pub fn post_once(&self, url: &str, headers: &[(&str, &str)], body: &[u8]) -> (Exchange, Timing) {
-        self.exchange(url, headers, |agent| {
+        self.post_before(None, url, headers, body)
+    }
+
+    /// As [`Client::post_once`], unless the first byte of the request could not leave before `begin_before`: look-up,
+    /// connect and TLS may take seconds.
+    pub fn post_before(
+        &self,
+        begin_before: Option<Instant>,
+        url: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> (Exchange, Timing) {
+        self.exchange(begin_before, url, headers, |agent| {
             let mut request = agent.post(url);
             for (name, value) in headers {
                 request = request.header(*name, *value);
@@ -143,7 +157,7 @@ impl Client {
 
     /// GETs once, under the same rules; for reading from a vendor (reports, probes), never for a message.
     pub fn get_once(&self, url: &str, headers: &[(&str, &str)]) -> (Exchange, Timing) {
-        self.exchange(url, headers, |agent| {
+        self.exchange(None, url, headers, |agent| {
             let mut request = agent.get(url);
             for (name, value) in headers {
                 request = request.header(*name, *value);
@@ -177,6 +191,7 @@ impl Client {
 
     fn exchange(
         &self,
+        begin_before: Option<Instant>,
         url: &str,
         headers: &[(&str, &str)],
         run: impl FnOnce(&Agent) -> Result<Response<Body>, Error>,
@@ -195,6 +210,7 @@ impl Client {
         };
 
         let call = Call::begin(self.connect_timeout(), false);
+        call.begin_before(begin_before);
         let mut status = None;
         // The body is read inside too: a panic there has a request behind it like any other loss.
         let result = catch_unwind(AssertUnwindSafe(|| {
@@ -207,6 +223,11 @@ impl Client {
 
         let exchange = match result {
             Ok(Ok(answer)) => Exchange::Answered(answer),
+            Ok(Err(_)) if wire.attempted == 0 && wire.too_late => Exchange::NotSent {
+                reason: "it could not begin in time".to_owned(),
+                proof: NotSentProof::vendor_only(),
+                too_late: true,
+            },
             Ok(Err(error)) if wire.attempted == 0 => not_sent(self.unsent_reason(&error, &far_end)),
             Ok(Err(error)) => {
                 Exchange::Unknown { status, reason: reasons::unknown(&error, status, self.settings.timeout) }
@@ -297,7 +318,7 @@ impl Client {
 
 /// The only place of the client that makes the proof; every caller has looked at `attempted` or not yet called ureq.
 fn not_sent(reason: String) -> Exchange {
-    Exchange::NotSent { reason, proof: NotSentProof::vendor_only() }
+    Exchange::NotSent { reason, proof: NotSentProof::vendor_only(), too_late: false }
 }
 
 fn read_answer(response: &mut Response<Body>) -> Result<Answer, Error> {

@@ -17,6 +17,11 @@ use crate::store::inbox::Sending;
 pub struct Http {
     client: Client,
     url: String,
+    encoder: Encoder,
+}
+
+/// The half of the adapter that needs no network: a message to a request.
+pub struct Encoder {
     settings: HttpSettings,
     escaping: Escaping,
     template: Option<Template>,
@@ -29,24 +34,25 @@ impl Http {
         settings: &HttpSettings,
         client: &ClientSettings,
     ) -> Result<Self, String> {
+        let encoder = Encoder::new(settings)?;
+        check_headers(settings)?;
+        Ok(Self { client: Client::new(client)?, url: destination.url.clone(), encoder })
+    }
+}
+
+impl Encoder {
+    /// Compiles the template.
+    pub fn new(settings: &HttpSettings) -> Result<Self, String> {
         let escaping = Escaping::of(&settings.content_type);
         let template = match &settings.body {
             Some(source) => Some(Template::compile(source, escaping)?),
             None => None,
         };
-        check_headers(settings)?;
-        Ok(Self {
-            client: Client::new(client)?,
-            url: destination.url.clone(),
-            settings: settings.clone(),
-            escaping,
-            template,
-        })
+        Ok(Self { settings: settings.clone(), escaping, template })
     }
-}
 
-impl Vendor for Http {
-    fn prepare(&self, message: &Message) -> Result<Prepared, Unfit> {
+    /// Encodes one message, or says why it could never be sent.
+    pub fn prepare(&self, message: &Message) -> Result<Prepared, Unfit> {
         let body = match &self.template {
             Some(template) => template.render(message)?,
             None => {
@@ -86,16 +92,24 @@ impl Vendor for Http {
         {
             headers.push(("traceparent".to_owned(), context.to_owned()));
         }
-        Ok(Prepared { body, headers })
+        Ok(Prepared { body, headers, begin_before: None })
+    }
+}
+
+impl Vendor for Http {
+    fn prepare(&self, message: &Message) -> Result<Prepared, Unfit> {
+        self.encoder.prepare(message)
     }
 
     fn send(&self, sending: &Sending, message: &Message, prepared: &Prepared) -> Reply {
         super::must_be_claimed(sending, message);
-        let mut headers: Vec<(&str, &str)> = vec![("Content-Type", &self.settings.content_type)];
-        headers.extend(self.settings.headers.iter().map(|(name, value)| (name.as_str(), value.reveal())));
+        let settings = &self.encoder.settings;
+        let mut headers: Vec<(&str, &str)> = vec![("Content-Type", &settings.content_type)];
+        headers.extend(settings.headers.iter().map(|(name, value)| (name.as_str(), value.reveal())));
         headers.extend(prepared.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-        let (exchange, timing) = self.client.post_once(&self.url, &headers, &prepared.body);
-        super::reply(exchange, timing, |answer| rules::read(&self.settings, answer))
+        let (exchange, timing) =
+            self.client.post_before(prepared.begin_before, &self.url, &headers, &prepared.body);
+        super::reply(exchange, timing, |answer| rules::read(settings, answer))
     }
 
     fn probe(&self) -> Result<String, String> {
@@ -103,7 +117,7 @@ impl Vendor for Http {
     }
 
     fn deduplicates(&self) -> bool {
-        !self.settings.idempotency_header.is_empty()
+        !self.encoder.settings.idempotency_header.is_empty()
     }
 }
 

@@ -6,12 +6,14 @@
 pub mod bizppurio;
 pub mod client;
 pub mod euckr;
+pub mod fitness;
 pub mod http;
 pub mod json;
 mod pace;
 pub mod token;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use self::client::{Answer, Exchange};
 use crate::config::{DestinationSettings, VendorSettings};
@@ -24,6 +26,8 @@ pub struct Prepared {
     pub body: Vec<u8>,
     /// Headers that depend on the message.
     pub headers: Vec<(String, String)>,
+    /// Set by the worker's last look: the request's first byte leaves before this moment, or not at all.
+    pub begin_before: Option<Instant>,
 }
 
 /// A message that the adapter could never send: it is PARKED before any claim (F28).
@@ -103,8 +107,9 @@ pub fn build(settings: &DestinationSettings) -> Result<Arc<dyn Vendor>, String> 
 /// An exchange as a reply; `read` is asked about whole answers only.
 fn reply(exchange: Exchange, timing: Timing, read: impl FnOnce(&Answer) -> Outcome) -> Reply {
     let (outcome, http_status, pause) = match exchange {
-        Exchange::NotSent { reason, proof } => {
-            (Outcome::NotSent { kind: NotSentKind::Unreachable, code: None, reason, proof }, None, None)
+        Exchange::NotSent { reason, proof, too_late } => {
+            let kind = if too_late { NotSentKind::TooLate } else { NotSentKind::Unreachable };
+            (Outcome::NotSent { kind, code: None, reason, proof }, None, None)
         }
         Exchange::Unknown { status, reason } => {
             (Outcome::Unknown { code: status.map(|status| status.to_string()), reason }, status, None)

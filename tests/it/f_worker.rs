@@ -182,6 +182,7 @@ fn f13_copies_of_one_message_in_two_agents_worth_of_workers_make_one_call() {
                 owner: OwnerId::new(owner),
                 writer: writer.clone(),
                 inbox: pool::open(inbox.clone(), Part::Inbox, 2).expect("opens"),
+                outbox: pool::open(world.outbox_path(), Part::Outbox, 2).expect("opens"),
                 policy: Arc::new(Policy::new(&settings)),
                 alerts: Alerts::new(vec!["gateway".into()], std::time::Duration::from_secs(60), &[]),
                 stop: Arc::new(AtomicBool::new(false)),

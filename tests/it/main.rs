@@ -7,8 +7,10 @@ mod support;
 
 mod cli;
 mod f_alerts;
+mod f_clock;
 mod f_flow;
 mod f_http;
+mod f_policy;
 mod f_producer;
 mod f_relay;
 mod f_stop;

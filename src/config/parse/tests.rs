@@ -262,12 +262,16 @@ fn each_mistake_is_one_problem_on_its_line() {
             "6: [class.ADVERTISING].relay_until: is 20:51, expected inside the window",
         ),
         (
-            format!("{GATEWAY}[class.ADVERTISING]\nwindow = ['21:00', '22:00']"),
-            "5: [class.ADVERTISING].relay_until: is 20:40",
+            format!("{GATEWAY}[class.ADVERTISING]\nwindow = ['21:00', '21:05']"),
+            "5: [class.ADVERTISING].relay_until: is 20:55",
         ),
         (
-            format!("{GATEWAY}[class.ADVERTISING]\nwindow = ['20:50', '08:00']"),
-            "6: [class.ADVERTISING].window: closes before it opens",
+            format!("{GATEWAY}[class.ADVERTISING]\nwindow = ['08:00', '08:00']"),
+            "6: [class.ADVERTISING].window: opens and closes at the same time",
+        ),
+        (
+            format!("{GATEWAY}[class.ADVERTISING]\nwindow = ['22:00', '06:00']\nrelay_until = '06:01'"),
+            "7: [class.ADVERTISING].relay_until: is 06:01, expected inside the window",
         ),
         (
             format!("{GATEWAY}[class.ADVERTISING]\nwindow = ['08:00']"),

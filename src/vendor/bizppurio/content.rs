@@ -179,3 +179,100 @@ fn fits(what: &str, text: &str, bytes_max: usize, abroad: bool) -> Result<(), Un
     }
     Ok(())
 }
+
+/// A text with a limit, as the vendor counts it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sized {
+    /// Which text, e.g. `sms message`.
+    pub what: String,
+    /// Its size.
+    pub measured: usize,
+    /// `bytes` or `characters`.
+    pub unit: &'static str,
+    /// The limit.
+    pub allowed: usize,
+    /// Characters that CP949 has and EUC-KR proper (KS X 1001) has not: the vendor does not say what becomes of them.
+    pub outside_ksx1001: usize,
+}
+
+/// The sizes of a payload's texts, fallbacks too. For showing; what does not fit is refused elsewhere.
+pub fn sizes(payload: &Value) -> Vec<Sized> {
+    let abroad = payload
+        .get("country")
+        .and_then(Value::as_str)
+        .is_some_and(|code| code.trim_start_matches('+') != "82");
+    let mut found = Vec::new();
+    for (holder, prefix) in [("content", ""), ("recontent", "fallback ")] {
+        for (kind, part) in payload.get(holder).and_then(Value::as_object).into_iter().flatten() {
+            let text_of = |key: &str| part.get(key).and_then(Value::as_str);
+            let limits: &[(&str, usize)] = match kind.as_str() {
+                "sms" => &[("message", SMS_BYTES_MAX)],
+                "lms" | "mms" => &[("subject", SUBJECT_BYTES_MAX), ("message", LMS_BYTES_MAX)],
+                "at" | "ai" => &[("message", ALIMTALK_CHARS_MAX)],
+                _ => &[],
+            };
+            for (key, allowed) in limits {
+                let Some(text) = text_of(key) else { continue };
+                let (measured, unit, outside_ksx1001) = match kind.as_str() {
+                    "at" | "ai" => (text.chars().count(), "characters", 0),
+                    _ if abroad => (euckr::measure_abroad(text), "bytes", 0),
+                    _ => {
+                        let measured = euckr::measure(text);
+                        (measured.bytes, "bytes", measured.outside_ksx1001)
+                    }
+                };
+                let what = format!("{prefix}{kind} {key}");
+                found.push(Sized { what, measured, unit, allowed: *allowed, outside_ksx1001 });
+            }
+        }
+    }
+    found
+}
+
+impl std::fmt::Display for Sized {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} of {} {}", self.what, self.measured, self.allowed, self.unit)?;
+        if self.outside_ksx1001 > 0 {
+            write!(
+                f,
+                ", {} character(s) outside EUC-KR proper (in CP949 only): some networks show ? for them",
+                self.outside_ksx1001
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_name_every_text_with_a_limit_and_flag_what_is_only_in_cp949() {
+        let shown = |payload: &str| -> Vec<String> {
+            sizes(&serde_json::from_str(payload).expect("JSON")).iter().map(Sized::to_string).collect()
+        };
+        assert_eq!(shown(r#"{"content":{"sms":{"message":"가나\nab"}}}"#), ["sms message 8 of 90 bytes"]);
+        assert_eq!(
+            shown(r#"{"content":{"sms":{"message":"똠방각하"}}}"#),
+            [
+                "sms message 8 of 90 bytes, 1 character(s) outside EUC-KR proper (in CP949 only): some networks show ? for them"
+            ]
+        );
+        assert_eq!(
+            shown(
+                r#"{"content":{"at":{"message":"안녕"}},"recontent":{"lms":{"subject":"가","message":"a\r\nb"}}}"#
+            ),
+            [
+                "at message 2 of 1300 characters",
+                "fallback lms subject 2 of 64 bytes",
+                "fallback lms message 4 of 2000 bytes"
+            ]
+        );
+        assert_eq!(
+            shown(r#"{"country":"1","content":{"sms":{"message":"é가"}}}"#),
+            ["sms message 4 of 90 bytes"]
+        );
+        assert!(shown("{}").is_empty());
+    }
+}

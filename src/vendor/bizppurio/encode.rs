@@ -6,9 +6,10 @@
 
 use serde_json::{Map, Value};
 
-use super::{content, number};
+use super::content;
 use crate::config::BizPpurioSettings;
 use crate::message::Message;
+use crate::policy::number;
 use crate::vendor::Unfit;
 use crate::vendor::http::template::place;
 
@@ -91,8 +92,8 @@ pub fn body(settings: &BizPpurioSettings, message: &Message) -> Result<Vec<u8>, 
             body.insert(key.to_owned(), value.clone());
         }
     }
-    let from = number::sender(text(payload, "from")?.unwrap_or(&settings.from))?;
-    let to = number::recipient(&message.recipient, country)?;
+    let from = number::sender(text(payload, "from")?.unwrap_or(&settings.from)).map_err(Unfit::new)?;
+    let to = number::recipient(&message.recipient, country).map_err(Unfit::new)?;
     body.insert("account".to_owned(), settings.account.clone().into());
     body.insert("from".to_owned(), from.into());
     body.insert("to".to_owned(), to.into());

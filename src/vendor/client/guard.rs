@@ -28,6 +28,10 @@ pub(super) struct Wire {
     probe: bool,
     /// Name, connect and TLS must be over by then.
     connect_by: Option<Instant>,
+    /// The first request byte must leave before this moment.
+    begin_before: Option<Instant>,
+    /// It came to the first byte too late.
+    pub(super) too_late: bool,
     /// Nesting of [`Guard::connect`]: a CONNECT proxy runs the whole chain once more inside it.
     depth: u32,
     /// Connections opened; 0 with a request written = a kept one was used.
@@ -67,6 +71,11 @@ impl Call {
         let connect_by = Some(begun + connect_timeout.min(CONNECT_TIMEOUT_MAX));
         WIRE.set(Wire { active: true, probe, connect_by, ..Wire::default() });
         Self { begun }
+    }
+
+    /// The request must begin before this moment, or not at all.
+    pub(super) fn begin_before(&self, moment: Option<Instant>) {
+        wire(|w| w.begin_before = moment);
     }
 
     pub(super) fn record(&self) -> Wire {
@@ -185,7 +194,10 @@ impl Transport for Guarded {
         let allowed = wire(|w| {
             let mine = w.owner == 0 || w.owner == self.id;
             // An inactive record means that ureq writes on a thread we do not watch: then nothing may be written.
-            let allowed = w.active && !w.probe && mine && !w.answered;
+            if w.attempted == 0 && w.begin_before.is_some_and(|moment| Instant::now() >= moment) {
+                w.too_late = true;
+            }
+            let allowed = w.active && !w.probe && mine && !w.answered && !w.too_late;
             if allowed {
                 w.owner = self.id;
                 w.attempted += amount;

@@ -1,0 +1,177 @@
+//! Pure: phone numbers. One canonical form for comparing, and the domestic form that Korean vendors take.
+//!
+//! No reason repeats a number. Whether a destination's recipients are phone numbers at all is the adapter's business.
+
+/// Longest number, digits (E.164 has 15; vendors' fields hold 16).
+const DIGITS_MAX: usize = 16;
+/// Shortest number, digits: special numbers such as 112.
+const DIGITS_MIN: usize = 3;
+/// A Korean subscriber's number with its leading 0: 02-123-4567 to 0505-1234-5678.
+const DOMESTIC_DIGITS: std::ops::RangeInclusive<usize> = 9..=12;
+
+/// The form in which recipients are compared (opt-outs, allowed_recipients): marks taken out and Korea's country
+/// code turned into the 0; whatever is not written like a phone number stays as it is, without outer blanks.
+/// `schema.sql` does the same to rows of `suppress`.
+pub fn canonical(text: &str) -> String {
+    if text.bytes().all(|byte| byte.is_ascii_digit() || b"+() .-".contains(&byte)) {
+        domestic(&without_marks(text))
+    } else {
+        text.to_owned()
+    }
+}
+
+/// A registered sender number.
+pub fn sender(text: &str) -> Result<String, String> {
+    digits("from", &domestic(&without_marks(text)))
+}
+
+/// A recipient as the vendor takes it; abroad by the payload's `country`, whose own code may stand before the number
+/// with a `+`.
+pub fn recipient(text: &str, country: Option<&str>) -> Result<String, String> {
+    let plain = without_marks(text.trim_matches(' '));
+    let Some(country) = abroad(country) else {
+        let number = digits("recipient", &domestic(&plain))?;
+        if number.starts_with("00") {
+            return Err(
+                "recipient: a number with 00 in front is a foreign one and needs \"country\" in the \
+                        payload"
+                    .into(),
+            );
+        }
+        if !number.starts_with('0') {
+            return Err(
+                "recipient: a number in Korea begins with 0 (was it lost in a spreadsheet?); a foreign one \
+                 needs \"country\" in the payload"
+                    .into(),
+            );
+        }
+        if !DOMESTIC_DIGITS.contains(&number.len()) {
+            return Err(format!(
+                "recipient: has {} digits, a number in Korea has {} to {}",
+                number.len(),
+                DOMESTIC_DIGITS.start(),
+                DOMESTIC_DIGITS.end()
+            ));
+        }
+        return Ok(number);
+    };
+    if country.is_empty() || !country.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(
+            "recipient: the payload's \"country\" is not a country's calling code, such as 1 or 81".into()
+        );
+    }
+    let national = match plain.strip_prefix('+') {
+        None => plain.as_str(),
+        Some(rest) => rest
+            .strip_prefix(country)
+            .ok_or("recipient: the number's country code is not the payload's \"country\"")?,
+    };
+    digits("recipient", national)
+}
+
+/// A recipient as `enqueue` stores it: domestic form, or `+` and the country's code, so that one person has one form.
+pub fn stored(text: &str, country: Option<&str>) -> Result<String, String> {
+    let number = recipient(text, country)?;
+    Ok(match abroad(country) {
+        None => number,
+        Some(country) => format!("+{country}{number}"),
+    })
+}
+
+/// The calling code without `+`, unless it is Korea's own.
+pub fn abroad(country: Option<&str>) -> Option<&str> {
+    country.map(|country| country.trim_start_matches('+')).filter(|country| *country != "82")
+}
+
+fn without_marks(text: &str) -> String {
+    text.chars().filter(|character| !matches!(character, '-' | ' ' | '(' | ')' | '.')).collect()
+}
+
+/// `+82 10…` and `0082 (0)10…` become `010…`.
+fn domestic(plain: &str) -> String {
+    match plain.strip_prefix("+82").or_else(|| plain.strip_prefix("0082")) {
+        Some(rest) => format!("0{}", rest.trim_start_matches('0')),
+        None => plain.to_owned(),
+    }
+}
+
+fn digits(field: &str, number: &str) -> Result<String, String> {
+    let length = number.chars().count();
+    if !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("{field}: a phone number was expected, and not all of it is digits"));
+    }
+    if !(DIGITS_MIN..=DIGITS_MAX).contains(&length) {
+        return Err(format!("{field}: has {length} digits, {DIGITS_MIN} to {DIGITS_MAX} are allowed"));
+    }
+    Ok(number.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_of_writing_a_domestic_number_is_one() {
+        for text in [
+            "01000000001",
+            "010-0000-0001",
+            " 010 0000 0001 ",
+            "+82 10-0000-0001",
+            "+82(0)10.0000.0001",
+            "00821000000001",
+        ] {
+            assert_eq!(recipient(text, None).as_deref(), Ok("01000000001"), "{text}");
+            assert_eq!(recipient(text, Some("82")).as_deref(), Ok("01000000001"), "{text}");
+            assert_eq!(stored(text, Some("+82")).as_deref(), Ok("01000000001"), "{text}");
+            assert_eq!(canonical(text), "01000000001", "{text}");
+        }
+        assert_eq!(sender("1588-0000").as_deref(), Ok("15880000"));
+        assert_eq!(sender("+82-2-1234-5678").as_deref(), Ok("0212345678"));
+    }
+
+    #[test]
+    fn abroad_by_country() {
+        for (text, country, sent, kept) in [
+            ("212-555-0100", "1", "2125550100", "+12125550100"),
+            ("+1 212 555 0100", "1", "2125550100", "+12125550100"),
+            ("+81 90 0000 0000", "+81", "9000000000", "+819000000000"),
+        ] {
+            assert_eq!(recipient(text, Some(country)).as_deref(), Ok(sent), "{text}");
+            assert_eq!(stored(text, Some(country)).as_deref(), Ok(kept), "{text}");
+            // What was stored is sent as the same number.
+            assert_eq!(recipient(kept, Some(country)).as_deref(), Ok(sent), "{text}");
+        }
+        assert!(recipient("+44 20 0000 0000", Some("1")).is_err());
+        assert!(recipient("+44 20 0000 0000", None).is_err());
+        assert!(recipient("0044 20 0000 0000", None).is_err());
+        assert!(recipient("20 0000 0000", Some("UK")).is_err());
+    }
+
+    #[test]
+    fn what_is_no_number_is_refused_without_repeating_it() {
+        for text in [
+            "",
+            "12",
+            "112",
+            "1000000001",
+            "01000000",
+            "0100000000100",
+            "01000000001x",
+            "０１０００００００１",
+            "01000000001000000",
+            "010\u{202c}0000",
+        ] {
+            let reason = recipient(text, None).expect_err(text);
+            assert!(reason.starts_with("recipient: "), "{reason}");
+            assert!(text.len() < 4 || !reason.contains(text), "{reason}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_written_like_a_number_is_compared_as_it_is() {
+        for text in ["store-1", "a.b@example.org", "홍길동", " store 1 "] {
+            assert_eq!(canonical(text), text);
+        }
+        assert_eq!(canonical("+1 (212) 555-0100"), "+12125550100");
+    }
+}
