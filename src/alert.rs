@@ -23,6 +23,14 @@ pub enum Cause {
     ManyAttempts,
     /// The same message id with other content.
     Conflict,
+    /// Two reports contradict each other, or a report the vendor's own answer.
+    ReportConflict,
+    /// A report names no message of ours.
+    ReportUnmatched,
+    /// A report that cannot be read, or a result code that is not in our table.
+    ReportUnclear,
+    /// Reports cannot be fetched.
+    ReportsStopped,
 }
 
 impl Cause {
@@ -36,6 +44,10 @@ impl Cause {
             Self::DestinationClosed => "DESTINATION_CLOSED",
             Self::ManyAttempts => "MANY_ATTEMPTS",
             Self::Conflict => "CONFLICT",
+            Self::ReportConflict => "REPORT_CONFLICT",
+            Self::ReportUnmatched => "REPORT_UNMATCHED",
+            Self::ReportUnclear => "REPORT_UNCLEAR",
+            Self::ReportsStopped => "REPORTS_STOPPED",
         }
     }
 }

@@ -201,12 +201,14 @@ impl Worker {
     }
 
     fn claim(&self, message: &Message, fingerprint: String) -> ClaimAnswer {
+        let at_ms = wall_ms();
         self.shared.writer.submit(Box::new(Claim {
             consumer: message.destination.clone(),
             message_id: message.message_id.clone(),
             fingerprint,
             owner: self.shared.owner.clone(),
-            at_ms: wall_ms(),
+            at_ms,
+            day: self.shared.policy.day(at_ms),
             reply: self.claim_reply.0.clone(),
             found: None,
         }));

@@ -5,7 +5,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::wire::Answer;
+use crate::listen::wire::Answer;
 
 /// What the counting needs of a generic request.
 #[derive(Default)]

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::reports::{self, Accepted};
 use super::rule::{Action, Cut, Facts, ReportPlan, Rule, Stage, When};
-use super::wire::{Answer, Broken, Head, Incoming, Method};
 use super::{State, bizppurio, control, generic};
+use crate::listen::wire::{Answer, Broken, Head, Incoming, Method};
 
 /// Longest time from a request's first byte to its last.
 const WHOLE_REQUEST: Duration = Duration::from_secs(10);
@@ -255,7 +255,7 @@ fn shaped(state: &State, usual: Answer, rule: Option<&Rule>, reference: &str) ->
             answer
         }
         Action::Html(status) => {
-            let phrase = super::wire::reason(*status);
+            let phrase = crate::listen::wire::reason(*status);
             let mut answer = Answer::text(
                 *status,
                 format!(

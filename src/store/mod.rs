@@ -3,7 +3,11 @@
 
 pub mod alert;
 pub mod attempt;
+pub mod audit;
 pub mod inbox;
+pub mod inquiry;
 pub mod meta;
 pub mod outbox;
+pub mod rearm;
+pub mod report;
 pub mod tally;
