@@ -14,17 +14,20 @@ use crossbeam_channel::{Receiver, Sender};
 
 use crate::alert::{Alerts, Cause};
 use crate::clock::wall_ms;
-use crate::config::Settings;
+use crate::config::{Reports, Settings, VendorSettings};
 use crate::db::checkpoint::Checkpointer;
 use crate::db::writer::{Work, Writer};
 use crate::db::{self, DbError, Durability, Part, pool};
 use crate::exit;
 use crate::gate::Gate;
 use crate::limits::{HEARTBEAT_EVERY, POOL_READERS, STOP_MARGIN, SWEEP_EVERY};
+use crate::listen::{self, server::Server};
 use crate::message::{Destination, OwnerId};
 use crate::owner::{self, OwnerError, Ownership, StateDir};
 use crate::policy::Policy;
+use crate::poller::Poller;
 use crate::rate::Rate;
+use crate::reconcile::{self, Bell, Rearmer, Reconciler};
 use crate::relay::{Event, Lane, Relay, RelayParts};
 use crate::store::meta;
 use crate::sweeper::{self, Sweep};
@@ -60,6 +63,9 @@ pub enum StartError {
         /// Why.
         reason: String,
     },
+    /// The loopback address.
+    #[error(transparent)]
+    Listen(#[from] listen::server::ListenError),
     /// Threads, random numbers.
     #[error("cannot start: {0}")]
     Io(#[from] std::io::Error),
@@ -77,7 +83,7 @@ impl StartError {
                 _ => exit::IO,
             },
             Self::Db(error) => db_exit_code(error),
-            Self::HalfThere { .. } => exit::UNAVAILABLE,
+            Self::HalfThere { .. } | Self::Listen(_) => exit::UNAVAILABLE,
             Self::Vendor { .. } => exit::SETTINGS,
         }
     }
@@ -108,6 +114,12 @@ pub struct Agent {
     relay: JoinHandle<()>,
     workers: Vec<JoinHandle<()>>,
     watch: JoinHandle<()>,
+    /// Pollers of reports, look-ups, and the room that opens outbox rows again.
+    settlers: Vec<JoinHandle<()>>,
+    /// Dropped at the stop: ends the settlers' waits.
+    settlers_go_on: (Sender<()>, Bell),
+    server: Server,
+    ready: Arc<AtomicBool>,
     writer_thread: JoinHandle<()>,
     checkpointers: Vec<JoinHandle<()>>,
     stop_within: Duration,
@@ -130,6 +142,7 @@ impl Agent {
         let state = StateDir::new(&settings.agent.state_dir);
         both_or_none(&state)?;
         let ownership = owner::take(&state, config)?;
+        let bound = listen::server::bind(&settings.listen)?;
         let policy = Arc::new(Policy::new(settings));
 
         // The inbox first: who we are, and what dead starts left in SENDING.
@@ -160,17 +173,63 @@ impl Agent {
         let mut workers = Vec::new();
         let mut gates = Vec::new();
         let mut longest_call = Duration::ZERO;
+        let mut settlers = Vec::new();
+        let mut webhooks = Vec::new();
+        let (go_on, stopped) = crossbeam_channel::bounded(0);
+        let (rearm, rearm_heard) = reconcile::bell();
         for destination in &settings.destinations {
             let adapter = vendor::build(destination)
                 .map_err(|reason| StartError::Vendor { name: destination.name.clone(), reason })?;
             longest_call = longest_call.max(destination.timeout);
             let gate = Arc::new(Gate::default());
             gates.push((destination.name.clone(), gate.clone()));
+            let rate = Arc::new(Rate::new(destination.rate_per_s));
+            let name = Destination::new(&destination.name);
+            match &destination.vendor {
+                VendorSettings::BizPpurio(biz) => match &biz.reports {
+                    Reports::Off => {}
+                    Reports::Webhook(secret) => webhooks.push((name, secret.clone())),
+                    Reports::Poll(every) => {
+                        let poller = Poller {
+                            destination: name,
+                            vendor: adapter.clone(),
+                            every: *every,
+                            rate: rate.clone(),
+                            writer: writer.clone(),
+                            policy: policy.clone(),
+                            alerts: alerts.clone(),
+                            stop: stop.clone(),
+                            stopped: stopped.clone(),
+                        };
+                        settlers.push(spawn(thread_name("poll", &destination.name), move || poller.run())?);
+                    }
+                },
+                VendorSettings::Http(http) => {
+                    if let Some(lookup) = &http.lookup {
+                        let reconciler = Reconciler {
+                            destination: name,
+                            vendor: adapter.clone(),
+                            never_received_after: lookup.never_received_after,
+                            rate: rate.clone(),
+                            gate: gate.clone(),
+                            writer: writer.clone(),
+                            inbox: inbox_pool.clone(),
+                            policy: policy.clone(),
+                            alerts: alerts.clone(),
+                            rearm: rearm.clone(),
+                            stop: stop.clone(),
+                            stopped: stopped.clone(),
+                        };
+                        settlers
+                            .push(spawn(thread_name("ask", &destination.name), move || reconciler.run())?);
+                    }
+                }
+            }
             let (sender, receiver) = crossbeam_channel::bounded(settings.relay.channel);
             let shared = Arc::new(Shared {
                 vendor: adapter,
                 gate: gate.clone(),
-                rate: Arc::new(Rate::new(destination.rate_per_s)),
+                rate,
                 owner: owner.clone(),
                 writer: writer.clone(),
                 inbox: inbox_pool.clone(),
@@ -180,7 +239,8 @@ impl Agent {
             });
             for number in 0..destination.threads {
                 let worker = Worker::new(shared.clone(), receiver.clone());
-                workers.push(spawn(thread_name(&destination.name, number), move || worker.run())?);
+                workers
+                    .push(spawn(thread_name(&destination.name, &number.to_string()), move || worker.run())?);
             }
             lanes.push(Lane {
                 destination: Destination::new(&destination.name),
@@ -201,7 +261,7 @@ impl Agent {
             routes: settings.routes.clone(),
             policy: policy.clone(),
             lanes,
-            inbox: inbox_pool,
+            inbox: inbox_pool.clone(),
             alerts: alerts.clone(),
             checkpointer: outbox_checkpointer,
             flags: flags.clone(),
@@ -214,6 +274,27 @@ impl Agent {
             });
         })?;
         let relay = spawn("relay", move || relay.run())?;
+        let rearmer = Rearmer {
+            outbox: outbox_path.clone(),
+            writer: writer.clone(),
+            inbox: inbox_pool.clone(),
+            heard: rearm_heard,
+        };
+        settlers.push(spawn("rearm", move || rearmer.run())?);
+        let ready = Arc::new(AtomicBool::new(false));
+        let server = listen::server::start(
+            bound,
+            listen::Context {
+                writer: writer.clone(),
+                inbox: inbox_pool,
+                outbox: pool::open(outbox_path, Part::Outbox, 1)?,
+                policy: policy.clone(),
+                alerts: alerts.clone(),
+                webhooks,
+                rearm: rearm.clone(),
+                ready: ready.clone(),
+            },
+        )?;
 
         let agent = Self {
             writer,
@@ -223,6 +304,10 @@ impl Agent {
             relay,
             workers,
             watch,
+            settlers,
+            settlers_go_on: (go_on, rearm),
+            server,
+            ready,
             writer_thread,
             checkpointers: vec![inbox_checkpoint_thread, outbox_checkpoint_thread],
             stop_within: longest_call + STOP_MARGIN,
@@ -241,6 +326,7 @@ impl Agent {
                 "the rooms did not answer within 30 s of their start",
             )));
         }
+        agent.ready.store(true, Ordering::SeqCst);
         Ok(agent)
     }
 
@@ -309,14 +395,35 @@ impl Agent {
     /// Graceful stop (F16). True if every section from claim to record came to its end.
     pub fn stop(self) -> bool {
         let deadline = Instant::now() + self.stop_within;
+        self.ready.store(false, Ordering::SeqCst);
         self.stop.store(true, Ordering::SeqCst);
         self.flags.stop();
         let _ = self.relay_events.send(Event::Stop(deadline));
-        let Self { relay, workers, watch, writer_thread, checkpointers, writer, relay_events, sweep, .. } =
-            self;
-        let in_time = join_until(relay, deadline); // its lanes drop: workers end
+        let Self {
+            relay,
+            workers,
+            watch,
+            settlers,
+            settlers_go_on,
+            server,
+            writer_thread,
+            checkpointers,
+            writer,
+            relay_events,
+            sweep,
+            ..
+        } = self;
+        let served = server.stop(deadline);
+        drop(settlers_go_on);
+        let in_time = join_until(relay, deadline) && served; // its lanes drop: workers end
         let late =
             workers.into_iter().map(|worker| join_until(worker, deadline)).filter(|ended| !ended).count();
+        let late = late
+            + settlers
+                .into_iter()
+                .map(|settler| join_until(settler, deadline))
+                .filter(|ended| !ended)
+                .count();
         let all = in_time && late == 0;
         drop((writer, sweep, relay_events));
         if all {
@@ -363,9 +470,9 @@ fn checkpointer(
 }
 
 /// At most 15 bytes reach the kernel's thread name: the number must survive.
-fn thread_name(destination: &str, number: usize) -> String {
-    let short: String = destination.chars().take(10).collect();
-    format!("{short}-{number}")
+fn thread_name(first: &str, second: &str) -> String {
+    let short: String = first.chars().take(10).collect();
+    format!("{short}-{second}")
 }
 
 struct Heartbeat {

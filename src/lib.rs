@@ -19,6 +19,7 @@ pub mod limits;
 pub mod listen;
 pub mod message;
 pub mod owner;
+pub mod percent;
 pub mod policy;
 pub mod poller;
 pub mod rate;

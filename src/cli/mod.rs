@@ -1,5 +1,6 @@
 //! The table of commands; one file for each. Help, manual page and completions are printed from this table.
 
+mod agent_call;
 mod check;
 mod demo;
 mod enqueue;
@@ -10,6 +11,8 @@ mod output;
 mod run;
 mod sandbox;
 mod settings_file;
+mod settle;
+mod settling;
 mod show;
 mod status;
 mod verbs;
@@ -86,6 +89,8 @@ enum Command {
     Release(verbs::Args),
     /// Give up messages for good (waiting ones are held first)
     Cancel(verbs::Args),
+    /// A person's verdict on an ERROR, with a note and an audit row
+    Settle(settle::Args),
     /// Check settings, databases, a real commit, disk, clock, login, DNS and TLS: one verdict a line
     Check(check::Args),
     /// Print the schema of both databases
@@ -121,6 +126,7 @@ pub fn main() -> i32 {
         Command::Hold(args) => verbs::run(&settings, verbs::Verb::Hold, args),
         Command::Release(args) => verbs::run(&settings, verbs::Verb::Release, args),
         Command::Cancel(args) => verbs::run(&settings, verbs::Verb::Cancel, args),
+        Command::Settle(args) => settle::run(&settings, args),
         Command::Check(args) => check::run(&settings, args),
         Command::Schema => output::print(include_str!("../../schema.sql")),
         Command::Man => man(),

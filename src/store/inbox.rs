@@ -577,18 +577,3 @@ pub fn state(
         .query_row(params![consumer, message_id], |row| row.get(0))
         .optional()
 }
-
-/// ERROR rows of a destination that were finished at least once, oldest first: (message, since when).
-pub fn errors(
-    connection: &Connection,
-    consumer: &Destination,
-    limit: u32,
-) -> rusqlite::Result<Vec<(MessageId, i64)>> {
-    connection
-        .prepare_cached(
-            "SELECT message_id, finished_at_ms FROM inbox WHERE status = 'ERROR' AND consumer = ?1
-              ORDER BY finished_at_ms LIMIT ?2",
-        )?
-        .query_map(params![consumer, limit], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect()
-}
