@@ -75,9 +75,9 @@ pub struct Counts {
     /// customer.
     pub refused: u16,
     /// Heads that named it and whose body never came whole.
-    pub heads_only: u16,
+    pub heads_only: u8,
     /// How many the vendor took, whatever it answered.
-    pub accepted: u16,
+    pub accepted: u8,
 }
 
 impl Counts {
