@@ -8,6 +8,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::inbox::{self, Applied};
 use crate::clock::wall_ms;
+use crate::db::kill;
 use crate::db::writer::Work;
 use crate::lifecycle::InboxState;
 use crate::message::{Destination, MessageId};
@@ -147,6 +148,9 @@ pub struct TakeIn {
 
 impl Work for TakeIn {
     fn apply(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        if kill::point("report-before-commit").is_err() {
+            return Err(crate::db::other("database or disk is full (by a test)".into()));
+        }
         let now_ms = wall_ms();
         self.effects.clear();
         for report in &self.reports {

@@ -9,6 +9,7 @@ mod cli;
 mod f_http;
 mod f_producer;
 mod f_relay;
+mod f_reports;
 mod f_stop;
 mod f_worker;
 mod schema;
