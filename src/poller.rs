@@ -59,7 +59,7 @@ pub fn tell(alerts: &Alerts, destination: &Destination, reports: &[Report], effe
     let (mut unmatched, mut conflicts, mut unlisted) = ((0, ""), (0, ""), (0, ""));
     for (report, effect) in reports.iter().zip(effects) {
         let note = |into: &mut (i64, &str)| into.0 += 1;
-        if let Applied::Moved { from, to } = effect.applied {
+        if let Applied::Moved { from, to, .. } = effect.applied {
             log::warn!(
                 "{} settled dest={destination} {from} -> {to} by a report: {} {} ({})",
                 report.reference,

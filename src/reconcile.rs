@@ -24,7 +24,7 @@ use crate::message::{Destination, MessageId};
 use crate::policy::Policy;
 use crate::rate::Rate;
 use crate::settle::{self, End, RearmDone, Settle, Settled, Speaker};
-use crate::store::inquiry::{self, Inquiry};
+use crate::store::inquiry::{self, Due, Inquiry};
 use crate::store::rearm;
 use crate::vendor::{LookedUp, Vendor};
 
@@ -101,7 +101,7 @@ impl Reconciler {
                 return;
             }
             let due = match self.inbox.get().map_err(|error| error.to_string()).and_then(|reader| {
-                inquiry::due(&reader, &self.destination, wall_ms(), ms(pause(0)), LOOK_MAX)
+                inquiry::due(&reader, &self.destination, wall_ms(), LOOK_MAX)
                     .map_err(|error| error.to_string())
             }) {
                 Ok(due) => due,
@@ -113,8 +113,12 @@ impl Reconciler {
             if due.is_empty() && seen.len() > 10_000 {
                 seen.clear(); // believed a little later, that is all
             }
-            for (message_id, error_at_ms, asked) in due {
+            for Due { message_id, error_at_ms, asked } in due {
                 let first_seen = *seen.entry(message_id.clone()).or_insert_with(Instant::now);
+                let age_ms = wall_ms().saturating_sub(error_at_ms);
+                if asked == 0 && age_ms < ms(pause(0)) {
+                    continue;
+                }
                 if !matches!(self.gate.room(Instant::now()), Room::Open) || !self.rate.take(&self.stop) {
                     break;
                 }
@@ -123,7 +127,7 @@ impl Reconciler {
                 }
                 let Some(answer) = self.vendor.look_up(&message_id) else { return };
                 let old_enough = first_seen.elapsed() >= self.never_received_after
-                    && wall_ms().saturating_sub(error_at_ms) >= ms(self.never_received_after);
+                    && age_ms >= ms(self.never_received_after);
                 self.conclude(&message_id, asked + 1, answer, old_enough);
             }
         }

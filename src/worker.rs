@@ -25,8 +25,10 @@ use crate::message::{Message, NotSentKind, NotSentProof, Outcome, OwnerId, Reply
 use crate::policy::{Asking, Policy, Verdict};
 use crate::rate::Rate;
 use crate::relay::{Answer, Confirm, Event, Handoff};
+use crate::report::settle;
 use crate::store::attempt::{Attempt, AttemptOutcome};
-use crate::store::inbox::{self, Claim, ClaimAnswer, Known, Record, Sending};
+use crate::store::inbox::{self, Applied, Claim, ClaimAnswer, Known, Record, Sending};
+use crate::store::report;
 use crate::vendor::{Prepared, Vendor};
 
 /// What the workers of one destination share.
@@ -301,7 +303,9 @@ impl Worker {
             claimed_by: shared.owner.clone(),
             traceparent: message.traceparent.clone(),
         };
-        if let Outcome::Unknown { reason, .. } = &reply.outcome {
+        if let Outcome::Unknown { reason, .. } = &reply.outcome
+            && !self.reports_settle(message)
+        {
             let text = format!(
                 "{} is ERROR (it may or may not have been sent, and is not sent again): {reason}",
                 message.message_id
@@ -309,7 +313,14 @@ impl Worker {
             shared.alerts.raise(Cause::Error, message.destination.as_str(), text);
         }
         let now_ms = wall_ms();
-        let tell = Box::new(move || {
+        let (alerts, dest, id) =
+            (shared.alerts.clone(), message.destination.clone(), message.message_id.clone());
+        let tell = Box::new(move |applied| {
+            if let Applied::Moved { overruled: true, .. } = applied {
+                let text =
+                    format!("{id} was refused by the answer, and a report says that it was delivered: SENT");
+                alerts.raise(Cause::ReportConflict, dest.as_str(), text);
+            }
             if kill::point("worker-before-confirm").is_err() {
                 return; // a test: this confirm is lost
             }
@@ -323,6 +334,15 @@ impl Worker {
             now_ms,
             tell,
         )));
+    }
+
+    /// Whether reports that came before the answer will settle what would be ERROR, in the commit of its record: then
+    /// nobody need be told. At worst (a report in this very moment) somebody is told for nothing.
+    fn reports_settle(&self, message: &Message) -> bool {
+        self.shared.inbox.get().is_ok_and(|reader| {
+            report::said(&reader, &message.destination, &message.message_id)
+                .is_ok_and(|said| settle(InboxState::Error, &said).is_some())
+        })
     }
 
     fn learn(&self, message: &Message, reply: &Reply) {

@@ -363,9 +363,13 @@ fn http(section: &mut Section<'_, '_>, secrets: &SecretReader<'_>, problems: &mu
 fn lookup(section: &mut Section<'_, '_>, problems: &mut Problems) -> Option<LookUpSettings> {
     let place = section.place("lookup");
     let raw = section.raw("lookup")?;
+    if raw.get_ref().as_str() == Some("off") {
+        return None;
+    }
     let DeValue::Table(table) = raw.get_ref() else {
         let came = super::section::kind(raw.get_ref());
-        let expected = "expected { url = \"https://.../{message_id}\", accepted = { status = [200], ... } }";
+        let expected =
+            "expected \"off\" or { url = \"https://.../{message_id}\", accepted = { status = [200], ... } }";
         problems.add(&raw.span(), place, format!("is {came}, {expected}"));
         return None;
     };

@@ -207,8 +207,12 @@ pub struct Record {
     attempt: Attempt,
     day: String,
     finished_at_ms: i64,
-    confirm: Option<Box<dyn FnOnce() + Send>>,
+    confirm: Option<Confirm>,
+    applied: Applied,
 }
+
+/// Runs after the commit of a [`Record`], with what waiting reports made of its row.
+pub type Confirm = Box<dyn FnOnce(Applied) + Send>;
 
 impl Record {
     /// `confirm` runs after the commit: it tells the relay.
@@ -218,9 +222,17 @@ impl Record {
         attempt: Attempt,
         day: String,
         finished_at_ms: i64,
-        confirm: Box<dyn FnOnce() + Send>,
+        confirm: Confirm,
     ) -> Self {
-        Self { sending, outcome, attempt, day, finished_at_ms, confirm: Some(confirm) }
+        Self {
+            sending,
+            outcome,
+            attempt,
+            day,
+            finished_at_ms,
+            confirm: Some(confirm),
+            applied: Applied::Nothing,
+        }
     }
 }
 
@@ -321,12 +333,12 @@ impl Work for Record {
         }
         attempt::append(connection, &self.attempt)?;
         tally::add(connection, &self.day, consumer.as_str(), state.as_str(), 1)?;
-        apply_reports(connection, consumer, message_id, &self.day, self.finished_at_ms)?;
+        self.applied = apply_reports(connection, consumer, message_id, &self.day, self.finished_at_ms)?;
         Ok(())
     }
     fn committed(mut self: Box<Self>) {
         if let Some(confirm) = self.confirm.take() {
-            confirm();
+            confirm(self.applied);
         }
     }
     fn failed(self: Box<Self>, why: &str) {
@@ -443,6 +455,8 @@ pub enum Applied {
         from: InboxState,
         /// To here.
         to: InboxState,
+        /// Against the vendor's own answer or a person's verdict, not just an earlier report's.
+        overruled: bool,
     },
 }
 
@@ -459,13 +473,15 @@ pub fn apply_reports(
     if said.is_empty() {
         return Ok(Applied::Nothing);
     }
-    let row: Option<(InboxState, Option<String>, Option<String>)> = tx
+    let row: Option<(InboxState, Option<String>, Option<String>, Option<String>)> = tx
         .prepare_cached(
-            "SELECT status, delivery, delivery_code FROM inbox WHERE consumer = ?1 AND message_id = ?2",
+            "SELECT status, delivery, delivery_code, settled_by FROM inbox WHERE consumer = ?1 AND message_id = ?2",
         )?
-        .query_row(params![consumer, message_id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .query_row(params![consumer, message_id], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+        })
         .optional()?;
-    let Some((from, delivery, delivery_code)) = row else { return Ok(Applied::NoRow) };
+    let Some((from, delivery, delivery_code, settled_by)) = row else { return Ok(Applied::NoRow) };
     let Some(settlement) = settle(from, &said) else { return Ok(Applied::Nothing) };
     let Some(InboxMove::To(to)) = from.after(settlement.event) else { return Ok(Applied::Nothing) };
     let code = &settlement.by.code;
@@ -499,7 +515,8 @@ pub fn apply_reports(
     if from == InboxState::Error {
         tally::add(tx, day, consumer.as_str(), settled_as(to), 1)?;
     }
-    Ok(Applied::Moved { from, to })
+    let overruled = from == InboxState::Failed && settled_by.as_deref() != Some("report");
+    Ok(Applied::Moved { from, to, overruled })
 }
 
 /// A verdict on an ERROR row by somebody who knows more than the call did.

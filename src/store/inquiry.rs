@@ -62,26 +62,36 @@ pub fn put(
     Ok(())
 }
 
-/// ERROR rows of a destination that are to be asked about now, oldest first: (message, ERROR since, times asked). The
-/// first asking comes `first_after_ms` after the ERROR.
+/// An ERROR that is to be asked about, now or soon.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Due {
+    /// Message.
+    pub message_id: MessageId,
+    /// ERROR since, UTC milliseconds.
+    pub error_at_ms: i64,
+    /// Times asked.
+    pub asked: u32,
+}
+
+/// ERROR rows of a destination whose next asking has come, and those never asked about (the first asking waits a while
+/// after the ERROR; the caller knows how long), oldest first.
 pub fn due(
     connection: &Connection,
     consumer: &Destination,
     now_ms: i64,
-    first_after_ms: i64,
     limit: u32,
-) -> rusqlite::Result<Vec<(MessageId, i64, u32)>> {
+) -> rusqlite::Result<Vec<Due>> {
     connection
         .prepare_cached(
             "SELECT inbox.message_id, inbox.finished_at_ms, coalesce(inquiry.asked, 0)
                FROM inbox LEFT JOIN inquiry
                  ON inquiry.consumer = inbox.consumer AND inquiry.message_id = inbox.message_id
               WHERE inbox.status = 'ERROR' AND inbox.consumer = ?1
-                AND CASE WHEN inquiry.asked IS NULL THEN inbox.finished_at_ms + ?3 ELSE inquiry.next_at_ms END <= ?2
-              ORDER BY inbox.finished_at_ms LIMIT ?4",
+                AND (inquiry.asked IS NULL OR inquiry.next_at_ms <= ?2)
+              ORDER BY inbox.finished_at_ms LIMIT ?3",
         )?
-        .query_map(params![consumer, now_ms, first_after_ms, limit], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        .query_map(params![consumer, now_ms, limit], |row| {
+            Ok(Due { message_id: row.get(0)?, error_at_ms: row.get(1)?, asked: row.get(2)? })
         })?
         .collect()
 }

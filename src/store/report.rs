@@ -10,7 +10,6 @@ use super::inbox::{self, Applied};
 use crate::clock::wall_ms;
 use crate::db::kill;
 use crate::db::writer::Work;
-use crate::lifecycle::InboxState;
 use crate::message::{Destination, MessageId};
 use crate::report::{Report, Said, Verdict, Way};
 
@@ -126,7 +125,7 @@ pub struct Effect {
 impl Effect {
     /// The vendor had refused the message, and yet the phone has it.
     pub fn overrules_an_answer(&self) -> bool {
-        matches!(self.applied, Applied::Moved { from: InboxState::Failed, .. })
+        matches!(self.applied, Applied::Moved { overruled: true, .. })
     }
 }
 

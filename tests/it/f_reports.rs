@@ -177,6 +177,7 @@ fn f29_early_arrival_waits_for_the_answer_and_loses_nothing() {
     for (fault, end) in [
         ("delay=700ms,report=no", ("SENT", "DELIVERED", "ACCEPTED")),
         ("delay=700ms,reset=read,accepted=yes,report=no", ("SENT", "DELIVERED", "UNKNOWN")),
+        ("delay=700ms,code=2000,accepted=yes,report=no", ("SENT", "DELIVERED", "REJECTED")),
         ("delay=700ms,code=5002,accepted=yes,report=no", ("SENT", "DELIVERED", "NOT_SENT")),
     ] {
         let it = Listening::webhook();
@@ -197,6 +198,7 @@ fn f29_early_arrival_waits_for_the_answer_and_loses_nothing() {
             .expect("the attempt is kept");
         assert_eq!(outcome, end.2, "{fault}");
         assert_eq!(it.world.arrivals(&id), 1, "{fault}");
+        assert_eq!(it.world.alerts("ERROR"), 0, "nothing is unknown: {fault}");
         agent.stop();
     }
 }
