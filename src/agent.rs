@@ -14,7 +14,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use crate::alert::{Alerts, Cause};
 use crate::clock::wall_ms;
-use crate::config::{Reports, Settings, VendorSettings};
+use crate::config::{DestinationSettings, Reports, Settings, VendorSettings};
 use crate::db::checkpoint::Checkpointer;
 use crate::db::writer::{Work, Writer};
 use crate::db::{self, DbError, Durability, Part, pool};
@@ -25,7 +25,7 @@ use crate::listen::{self, server::Server};
 use crate::message::{Destination, OwnerId};
 use crate::owner::{self, OwnerError, Ownership, StateDir};
 use crate::policy::Policy;
-use crate::poller::Poller;
+use crate::poller::{Account, Poller};
 use crate::rate::Rate;
 use crate::reconcile::{self, Bell, Rearmer, Reconciler};
 use crate::relay::{Event, Lane, Relay, RelayParts};
@@ -184,14 +184,15 @@ impl Agent {
             let gate = Arc::new(Gate::default());
             gates.push((destination.name.clone(), gate.clone()));
             let rate = Arc::new(Rate::new(destination.rate_per_s));
-            let name = Destination::new(&destination.name);
             match &destination.vendor {
                 VendorSettings::BizPpurio(biz) => match &biz.reports {
                     Reports::Off => {}
-                    Reports::Webhook(secret) => webhooks.push((name, secret.clone())),
+                    Reports::Webhook(secret) => {
+                        webhooks.push((account(settings, destination), secret.clone()))
+                    }
                     Reports::Poll(every) => {
                         let poller = Poller {
-                            destination: name,
+                            account: account(settings, destination),
                             vendor: adapter.clone(),
                             every: *every,
                             rate: rate.clone(),
@@ -207,7 +208,7 @@ impl Agent {
                 VendorSettings::Http(http) => {
                     if let Some(lookup) = &http.lookup {
                         let reconciler = Reconciler {
-                            destination: name,
+                            destination: Destination::new(&destination.name),
                             vendor: adapter.clone(),
                             never_received_after: lookup.never_received_after,
                             rate: rate.clone(),
@@ -458,6 +459,21 @@ fn both_or_none(state: &StateDir) -> Result<(), StartError> {
         (false, false) => Err(StartError::Db(DbError::Missing { path: outbox })),
         (true, true) => Ok(()),
     }
+}
+
+/// The destinations that send by this one's account.
+fn account(settings: &Settings, destination: &DestinationSettings) -> Account {
+    let key = |one: &DestinationSettings| match &one.vendor {
+        VendorSettings::BizPpurio(biz) => Some((one.url.clone(), biz.account.clone())),
+        VendorSettings::Http(_) => None,
+    };
+    let others = settings
+        .destinations
+        .iter()
+        .filter(|one| one.name != destination.name && key(one).is_some() && key(one) == key(destination))
+        .map(|one| Destination::new(&one.name))
+        .collect();
+    Account { destination: Destination::new(&destination.name), others }
 }
 
 fn checkpointer(

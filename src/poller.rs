@@ -41,9 +41,18 @@ const FAILURES_ALERT: u32 = 10;
 /// The effects of a [`TakeIn`], or why there are none.
 pub type Stored = Result<Vec<Effect>, String>;
 
+/// The destinations that send by one account: reports come to one of them and may be about messages of any.
+#[derive(Clone, Debug)]
+pub struct Account {
+    /// Whose webhook or poller it is.
+    pub destination: Destination,
+    /// The others.
+    pub others: Vec<Destination>,
+}
+
 /// Work that takes reports in, and where its answer comes.
 pub fn take_in(
-    destination: &Destination,
+    account: &Account,
     reports: Vec<Report>,
     way: Way,
     policy: &Policy,
@@ -51,7 +60,8 @@ pub fn take_in(
     let (reply, answer) = crossbeam_channel::bounded(1);
     let day = policy.day(wall_ms());
     let effects = Vec::with_capacity(reports.len());
-    (Box::new(TakeIn { consumer: destination.clone(), reports, way, day, reply, effects }), answer)
+    let consumers = std::iter::once(&account.destination).chain(&account.others).cloned().collect();
+    (Box::new(TakeIn { consumers, reports, way, day, reply, effects }), answer)
 }
 
 /// Log lines for what was settled, and one alert for each kind of trouble, whatever the number.
@@ -107,7 +117,7 @@ pub fn tell(alerts: &Alerts, destination: &Destination, reports: &[Report], effe
 /// What a poller is made of.
 pub struct Poller {
     /// Whose reports.
-    pub destination: Destination,
+    pub account: Account,
     /// The adapter; it has a report source.
     pub vendor: Arc<dyn Vendor>,
     /// How often.
@@ -149,19 +159,19 @@ impl Poller {
             }
             match self.fetch_all(source) {
                 Ok(()) if failures > 0 => {
-                    log::warn!("dest={} reports can be fetched again", self.destination);
+                    log::warn!("dest={} reports can be fetched again", self.account.destination);
                     failures = 0;
                 }
                 Ok(()) => {}
                 Err(Refused { reason, wait }) => {
                     failures += 1;
                     if failures == 1 {
-                        log::warn!("dest={} reports cannot be fetched: {reason}", self.destination);
+                        log::warn!("dest={} reports cannot be fetched: {reason}", self.account.destination);
                     }
                     if failures % FAILURES_ALERT == 0 {
                         self.alerts.raise(
                             Cause::ReportsStopped,
-                            self.destination.as_str(),
+                            self.account.destination.as_str(),
                             format!(
                                 "reports could not be fetched {failures} times: {reason}; the vendor keeps them for \
                                  three days only"
@@ -188,7 +198,7 @@ impl Poller {
                 if say {
                     self.alerts.raise(
                         Cause::ReportsStopped,
-                        self.destination.as_str(),
+                        self.account.destination.as_str(),
                         format!(
                             "reports are not fetched: another process on this machine fetches this account's ({error}); \
                              set reports = \"off\" here, or stop it"
@@ -216,7 +226,7 @@ impl Poller {
             if let Some(Err(why)) = unreadable.first() {
                 self.alerts.raise_many(
                     Cause::ReportUnclear,
-                    self.destination.as_str(),
+                    self.account.destination.as_str(),
                     format!(
                         "{} fetched reports cannot be read and stay at the vendor: {why}",
                         unreadable.len()
@@ -226,12 +236,12 @@ impl Poller {
             }
             let reports: Vec<Report> = reports.into_iter().flatten().collect();
             for part in reports.chunks(COMMIT_MAX) {
-                let (work, reply) = take_in(&self.destination, part.to_vec(), Way::Poll, &self.policy);
+                let (work, reply) = take_in(&self.account, part.to_vec(), Way::Poll, &self.policy);
                 self.writer.submit(work);
                 let stored = reply.recv().unwrap_or_else(|_| Err("the writer has stopped".into()));
                 let effects = stored
                     .map_err(|why| Refused { reason: format!("they cannot be stored: {why}"), wait: None })?;
-                tell(&self.alerts, &self.destination, part, &effects);
+                tell(&self.alerts, &self.account.destination, part, &effects);
             }
             let _ = kill::point("poller-before-confirm");
             let items: BTreeSet<&str> = reports.iter().map(|report| report.vendor_item.as_str()).collect();
@@ -240,7 +250,7 @@ impl Poller {
                 return Ok(());
             }
             source.confirm(&items)?;
-            log::info!("dest={} {} reports fetched", self.destination, reports.len());
+            log::info!("dest={} {} reports fetched", self.account.destination, reports.len());
             if !full || self.stop.load(Ordering::Relaxed) {
                 return Ok(());
             }

@@ -16,7 +16,7 @@ use crate::message::OwnerId;
 use crate::policy::Policy;
 use crate::store::inbox::{self, Orphan};
 
-/// At the start, before any worker: every SENDING row belongs to a dead start. Returns what was settled.
+/// At the start, before any worker: every SENDING row belongs to a dead start. Returns what is ERROR now.
 pub fn recover(
     connection: &mut Connection,
     owner: &OwnerId,
@@ -25,11 +25,12 @@ pub fn recover(
     let mut all = Vec::new();
     loop {
         let now_ms = wall_ms();
-        let settled = db::write(connection, |tx| settle(tx, owner, i64::MIN, "start", policy, now_ms))?;
-        if settled.is_empty() {
+        let (left_sending, errors) =
+            db::write(connection, |tx| settle(tx, owner, i64::MIN, "start", policy, now_ms))?;
+        all.extend(errors);
+        if left_sending == 0 {
             return Ok(all);
         }
-        all.extend(settled);
     }
 }
 
@@ -77,7 +78,7 @@ impl Sweep {
 impl Work for Sweep {
     fn apply(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         let now_ms = wall_ms();
-        self.settled = settle(
+        (_, self.settled) = settle(
             connection,
             &self.owner,
             now_ms.saturating_sub(ms(self.stale)),
@@ -96,6 +97,7 @@ impl Work for Sweep {
     }
 }
 
+/// How many rows left SENDING, and those of them that are ERROR: reports that waited settle the others at once.
 fn settle(
     tx: &Connection,
     owner: &OwnerId,
@@ -103,13 +105,14 @@ fn settle(
     by: &str,
     policy: &Policy,
     now_ms: i64,
-) -> rusqlite::Result<Vec<Orphan>> {
+) -> rusqlite::Result<(usize, Vec<Orphan>)> {
     let day = policy.day(now_ms);
-    let mut settled = Vec::new();
-    for orphan in inbox::orphans(tx, owner, stale_before_ms, SWEEP_MAX)? {
+    let orphans = inbox::orphans(tx, owner, stale_before_ms, SWEEP_MAX)?;
+    let (count, mut errors) = (orphans.len(), Vec::new());
+    for orphan in orphans {
         if inbox::settle_orphan(tx, &orphan, by, &day, now_ms)? {
-            settled.push(orphan);
+            errors.push(orphan);
         }
     }
-    Ok(settled)
+    Ok((count, errors))
 }

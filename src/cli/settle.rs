@@ -49,8 +49,11 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         (_, true) => End::Failed,
         _ => End::NotSent,
     };
-    if args.note.trim().is_empty() {
-        return Err(Failure::new(exit::USAGE, "--note is empty: say how you know"));
+    if args.note.trim().is_empty() || args.note.chars().count() > listen::settle::NOTE_CHARS_MAX {
+        return Err(Failure::new(
+            exit::USAGE,
+            "--note is empty or longer than 500 characters: say how you know",
+        ));
     }
     let state = StateDir::new(&settings.agent.state_dir);
     let io =

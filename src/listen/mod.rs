@@ -27,8 +27,8 @@ use crate::alert::Alerts;
 use crate::config::Secret;
 use crate::db::pool::Pool;
 use crate::db::writer::Writer;
-use crate::message::Destination;
 use crate::policy::Policy;
+use crate::poller::Account;
 use crate::reconcile::Bell;
 
 /// Longest wait for a commit before the caller is told to come again.
@@ -46,8 +46,8 @@ pub struct Context {
     pub policy: Arc<Policy>,
     /// To tell people.
     pub alerts: Alerts,
-    /// Destinations whose reports are posted to us, with the secret of their path.
-    pub webhooks: Vec<(Destination, Secret)>,
+    /// Accounts whose reports are posted to us, with the secret of their path.
+    pub webhooks: Vec<(Account, Secret)>,
     /// Wakes the room that opens outbox rows again.
     pub rearm: Bell,
     /// Set once the agent is READY, cleared by its stop.

@@ -9,6 +9,7 @@ use super::routes::Request;
 use super::wire::Answer;
 use super::{Context, committed, guard};
 use crate::alert::Cause;
+use crate::db::kill;
 use crate::poller;
 use crate::report::{self, Report, Unreadable, Way};
 
@@ -19,13 +20,14 @@ pub(super) fn take_in(context: &Context, request: &Request<'_>) -> Answer {
     let [name, secret] = request.names;
     // Every webhook is compared, so that the time tells nothing of which destinations have one.
     let mut found = None;
-    for (destination, right) in &context.webhooks {
+    for (account, right) in &context.webhooks {
         let same = guard::same_secret(secret, right);
-        if same && destination.as_str() == name {
-            found = Some(destination);
+        if same && account.destination.as_str() == name {
+            found = Some(account);
         }
     }
-    let Some(destination) = found else { return Answer::text(404, "not found\n") };
+    let Some(account) = found else { return Answer::text(404, "not found\n") };
+    let destination = &account.destination;
     let reports = match read(request.body) {
         Ok(reports) => reports,
         Err(Unreadable(why)) => {
@@ -37,11 +39,12 @@ pub(super) fn take_in(context: &Context, request: &Request<'_>) -> Answer {
             return Answer::text(400, format!("{why}\n"));
         }
     };
-    let (work, reply) = poller::take_in(destination, reports.clone(), Way::Webhook, &context.policy);
+    let (work, reply) = poller::take_in(account, reports.clone(), Way::Webhook, &context.policy);
     context.writer.submit(work);
     match committed(&reply) {
         Ok(effects) => {
             poller::tell(&context.alerts, destination, &reports, &effects);
+            let _ = kill::point("webhook-before-answer");
             Answer::text(200, "ok\n")
         }
         Err(answer) => answer,

@@ -13,8 +13,12 @@ use super::{Context, committed};
 use crate::settle::{End, Settle, SettleNow, Settled, Speaker};
 use crate::store::outbox::{self, Rearmed};
 
+/// How the kernel names a user that the agent's own user namespace does not have.
+const STRANGER: &str = "uid 65534";
+/// Longest name that is kept, characters.
+const WHO_CHARS_MAX: usize = 60;
 /// Longest note, characters.
-const NOTE_CHARS_MAX: usize = 500;
+pub const NOTE_CHARS_MAX: usize = 500;
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -23,6 +27,10 @@ struct Asked {
     note: String,
     #[serde(default)]
     i_checked_the_vendor: bool,
+    /// Who says so, by their own word: used where the kernel cannot tell (a service with its own user namespace sees
+    /// strangers as one).
+    #[serde(default)]
+    who: String,
 }
 
 pub(super) fn settle(context: &Context, request: &Request<'_>) -> Answer {
@@ -56,6 +64,9 @@ pub(super) fn settle(context: &Context, request: &Request<'_>) -> Answer {
     }
     drop(reader);
     let who = match request.peer {
+        Peer::Socket(who) if who.starts_with(STRANGER) && !asked.who.is_empty() => {
+            format!("{} (by its own word)", asked.who.chars().take(WHO_CHARS_MAX).collect::<String>())
+        }
         Peer::Socket(who) => who.clone(),
         Peer::Tcp => "token".to_owned(),
     };

@@ -393,7 +393,8 @@ pub fn orphans(
         .collect()
 }
 
-/// SENDING -> ERROR for one orphan: it may have been sent, so it never is again. False if somebody was first.
+/// SENDING -> ERROR for one orphan: it may have been sent, so it never is again. False if somebody was first, or if
+/// reports that waited settled it at once.
 pub fn settle_orphan(
     connection: &Connection,
     orphan: &Orphan,

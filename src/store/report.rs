@@ -131,8 +131,9 @@ impl Effect {
 
 /// Work: takes reports in, each once, and lets them have their effect, all in one commit.
 pub struct TakeIn {
-    /// Destination.
-    pub consumer: Destination,
+    /// The destinations of the account that reports: the first one fetched them or was called; a report may be about a
+    /// message of any.
+    pub consumers: Vec<Destination>,
     /// The reports.
     pub reports: Vec<Report>,
     /// How they came.
@@ -145,6 +146,21 @@ pub struct TakeIn {
     pub effects: Vec<Effect>,
 }
 
+impl TakeIn {
+    /// Whose message it is about; the first destination where no row tells.
+    fn consumer_of(&self, tx: &Connection, report: &Report) -> rusqlite::Result<&Destination> {
+        if self.consumers.len() > 1 && !report.reference.is_empty() {
+            let message_id = MessageId::new(&report.reference);
+            for consumer in &self.consumers {
+                if inbox::state(tx, consumer, &message_id)?.is_some() {
+                    return Ok(consumer);
+                }
+            }
+        }
+        Ok(&self.consumers[0])
+    }
+}
+
 impl Work for TakeIn {
     fn apply(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         if kill::point("report-before-commit").is_err() {
@@ -153,11 +169,12 @@ impl Work for TakeIn {
         let now_ms = wall_ms();
         self.effects.clear();
         for report in &self.reports {
-            let taken = take_in(connection, &self.consumer, report, self.way, now_ms)?;
+            let consumer = self.consumer_of(connection, report)?;
+            let taken = take_in(connection, consumer, report, self.way, now_ms)?;
             let applied = match taken {
                 Taken::New if !report.reference.is_empty() => {
                     let message_id = MessageId::new(&report.reference);
-                    inbox::apply_reports(connection, &self.consumer, &message_id, &self.day, now_ms)?
+                    inbox::apply_reports(connection, consumer, &message_id, &self.day, now_ms)?
                 }
                 Taken::New => Applied::NoRow,
                 _ => Applied::Nothing,

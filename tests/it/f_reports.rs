@@ -172,6 +172,51 @@ fn f29_repeats_wrong_order_and_a_fallbacks_second_report_end_alike() {
     agent.stop();
 }
 
+/// The sandbox's own webhook, which says a report up to three times, a second apart, until it is answered 200.
+#[test]
+fn f29_the_vendors_webhook_settles_a_time_out_even_over_a_death_between_store_and_answer() {
+    let it = Listening::webhook();
+    let vendor = onceward::sandbox::start(onceward::sandbox::SandboxOptions {
+        webhook: Some(format!("http://127.0.0.1:{}{}", it.port, it.path())),
+        // After the caller's own time-out of 2 s.
+        report_delay: Duration::from_millis(3_500),
+        faults: vec!["hang,accepted=yes,first=1".parse().expect("a rule")],
+        ..Default::default()
+    })
+    .expect("the vendor starts");
+    let text = std::fs::read_to_string(&it.world.config).expect("settings");
+    let (mine, theirs) = (it.world.sandbox.addr().to_string(), vendor.addr().to_string());
+    std::fs::write(&it.world.config, text.replace(&mine, &theirs)).expect("written");
+    let mut agent = it.world.agent_with(&[("ONCEWARD_KILL_AT", "webhook-before-answer")]);
+    let id = it.error("time-out");
+    assert!(!agent.wait_end().success());
+    assert_eq!(it.row(&id), ("SENT".into(), "DELIVERED".into(), "report".into()), "stored before the answer");
+    let agent = it.world.agent();
+    it.world.wait("told again", |world| world.count("SELECT max(copies) FROM report") == 2);
+    assert_eq!(it.row(&id).0, "SENT");
+    assert_eq!(vendor.ledger().arrived(&id), 1);
+    agent.stop();
+}
+
+#[test]
+fn f29_reports_of_a_shared_account_find_the_message_of_the_other_destination() {
+    let it = Listening::with(r#"{ poll = "1s" }"#);
+    let text = std::fs::read_to_string(&it.world.config).expect("settings");
+    let begin = text.find("[[destination]]\nname = \"biz\"").expect("the destination");
+    let end = begin + text[begin..].find("[[route]]").expect("its end");
+    let second = text[begin..end]
+        .replace("name = \"biz\"", "name = \"biz2\"")
+        .replace(r#"reports = { poll = "1s" }"#, r#"reports = "off""#);
+    std::fs::write(&it.world.config, format!("{}{second}{}", &text[..end], &text[end..])).expect("written");
+    let agent = it.world.agent();
+    let ids = [it.world.put("a", "biz", SMS), it.world.put("b", "biz2", SMS)];
+    for id in &ids {
+        it.wait_row(id, "SENT", "DELIVERED");
+    }
+    assert_eq!(it.world.alerts("REPORT_UNMATCHED"), 0);
+    agent.stop();
+}
+
 #[test]
 fn f29_early_arrival_waits_for_the_answer_and_loses_nothing() {
     for (fault, end) in [
@@ -357,7 +402,7 @@ fn f29_nine_thousand_polled_reports_come_in_full_lists() {
     {
         let mut outbox = it.world.outbox();
         let tx = outbox.transaction().expect("a transaction");
-        for number in 0..2_500 {
+        for number in 0..9_000 {
             tx.execute(
                 "INSERT INTO outbox (dedup_key, kind, destination, recipient, payload) VALUES (?1, 'T', 'biz', '01000000001', ?2)",
                 [&format!("k{number}"), SMS],
@@ -368,9 +413,9 @@ fn f29_nine_thousand_polled_reports_come_in_full_lists() {
     }
     let agent = it.world.agent();
     it.world.wait("all delivered", |world| {
-        world.count("SELECT count(*) FROM inbox WHERE delivery = 'DELIVERED'") == 2_500
+        world.count("SELECT count(*) FROM inbox WHERE delivery = 'DELIVERED'") == 9_000
     });
-    assert_eq!(it.world.count("SELECT count(*) FROM report"), 2_500);
+    assert_eq!(it.world.count("SELECT count(*) FROM report"), 9_000);
     assert_eq!(it.world.sandbox.ledger().totals().duplicates, 0);
     agent.stop();
 }
