@@ -474,15 +474,26 @@ pub fn apply_reports(
     if said.is_empty() {
         return Ok(Applied::Nothing);
     }
-    let row: Option<(InboxState, Option<String>, Option<String>, Option<String>)> = tx
+    struct Row {
+        from: InboxState,
+        delivery: Option<String>,
+        delivery_code: Option<String>,
+        settled_by: Option<String>,
+    }
+    let row = tx
         .prepare_cached(
             "SELECT status, delivery, delivery_code, settled_by FROM inbox WHERE consumer = ?1 AND message_id = ?2",
         )?
         .query_row(params![consumer, message_id], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+            Ok(Row {
+                from: row.get(0)?,
+                delivery: row.get(1)?,
+                delivery_code: row.get(2)?,
+                settled_by: row.get(3)?,
+            })
         })
         .optional()?;
-    let Some((from, delivery, delivery_code, settled_by)) = row else { return Ok(Applied::NoRow) };
+    let Some(Row { from, delivery, delivery_code, settled_by }) = row else { return Ok(Applied::NoRow) };
     let Some(settlement) = settle(from, &said) else { return Ok(Applied::Nothing) };
     let Some(InboxMove::To(to)) = from.after(settlement.event) else { return Ok(Applied::Nothing) };
     let code = &settlement.by.code;
