@@ -25,7 +25,7 @@ use super::wire::{Answer, Broken, Head, Incoming, Stream};
 use crate::config::ListenSettings;
 use crate::thread::{spawn, spawn_guest};
 
-/// Most connections at once, over all addresses; more are told to come again.
+/// Most connections at once on each address, so that strangers on one never keep people off the other; more are closed.
 const CONNECTIONS_MAX: usize = 64;
 /// Longest silence between two requests of a kept connection.
 const IDLE: Duration = Duration::from_secs(5);
@@ -103,9 +103,12 @@ struct Shared {
     stop: AtomicBool,
     bell: OwnedFd,
     /// To be shut at the stop.
-    connections: Mutex<HashMap<u64, Box<dyn Connection>>>,
+    connections: Mutex<Book>,
     ended: Condvar,
 }
+
+/// Open connections by number: the address they came to, and a handle to shut them.
+type Book = HashMap<u64, (&'static str, Box<dyn Connection>)>;
 
 trait Connection: Send {
     fn shut(&self);
@@ -122,7 +125,7 @@ impl Connection for UnixStream {
 }
 
 impl Shared {
-    fn connections(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Box<dyn Connection>>> {
+    fn connections(&self) -> std::sync::MutexGuard<'_, Book> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -144,7 +147,7 @@ pub fn start(bound: Bound, context: Context) -> io::Result<Server> {
         socket = Some(path);
         let shared = shared.clone();
         threads.push(spawn("listen-unix", move || {
-            accept(&shared, &listener, |number| {
+            accept(&shared, "unix", &listener, |number| {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(false)?;
                 stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
@@ -158,7 +161,7 @@ pub fn start(bound: Bound, context: Context) -> io::Result<Server> {
         log::info!("listening on http://{}", keys.address);
         let shared = shared.clone();
         threads.push(spawn("listen-http", move || {
-            accept(&shared, &listener, |number| {
+            accept(&shared, "http", &listener, |number| {
                 let (stream, _): (_, SocketAddr) = listener.accept()?;
                 stream.set_nonblocking(false)?;
                 stream.set_nodelay(true)?;
@@ -175,6 +178,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 fn accept(
     shared: &Arc<Shared>,
+    address: &'static str,
     listener: &impl std::os::fd::AsFd,
     mut next: impl FnMut(u64) -> io::Result<(Box<dyn Connection>, Job)>,
 ) {
@@ -197,11 +201,11 @@ fn accept(
         };
         {
             let mut connections = shared.connections();
-            if connections.len() >= CONNECTIONS_MAX {
-                log::warn!("more than {CONNECTIONS_MAX} connections: one was closed at once");
+            if connections.values().filter(|(of, _)| *of == address).count() >= CONNECTIONS_MAX {
+                log::warn!("more than {CONNECTIONS_MAX} connections ({address}): one was closed at once");
                 continue; // `job` drops the stream
             }
-            let _new = connections.insert(number, handle);
+            let _new = connections.insert(number, (address, handle));
         }
         if let Err(error) = spawn_guest(job) {
             log::warn!("no thread for a connection: {error}");
@@ -325,7 +329,7 @@ impl Server {
             let _ = std::fs::remove_file(path);
         }
         let mut open = self.shared.connections();
-        for connection in open.values() {
+        for (_, connection) in open.values() {
             connection.shut();
         }
         while !open.is_empty() {

@@ -538,6 +538,52 @@ fn not_sent_survives_a_death_between_the_two_files() {
 }
 
 #[test]
+fn what_goes_again_takes_its_place_in_its_lane_and_not_by_hand() {
+    let it = Listening::webhook();
+    it.world.faults(&["reset=read,accepted=no,first=1"]);
+    let put = |key: &str| {
+        it.world
+            .outbox()
+            .execute(
+                "INSERT INTO outbox (dedup_key, kind, destination, recipient, payload, ordering_key)
+                 VALUES (?1, 'T', 'biz', '01000000001', ?2, 'lane')",
+                [key, SMS],
+            )
+            .expect("inserted");
+        it.world
+            .outbox()
+            .query_row("SELECT message_id FROM outbox WHERE dedup_key = ?1", [key], |row| {
+                row.get::<_, String>(0)
+            })
+            .expect("it is there")
+    };
+    let agent = it.world.agent();
+    let first = put("first");
+    it.world.wait_inbox(&first, "ERROR");
+    it.world.wait_outbox(&first, "PUBLISHED");
+    agent.stop();
+    let by_hand = it.world.outbox().execute("UPDATE outbox SET status = 'PENDING', closed_at_ms = NULL", []);
+    assert!(by_hand.is_err_and(|error| error.to_string().contains("onceward settle ID --not-sent")));
+    let (second, third) = (put("second"), put("third"));
+    let (code, said, _) = it.world.onceward(&[
+        "settle",
+        "first",
+        "--not-sent",
+        "--i-checked-the-vendor",
+        "--note",
+        "never had it",
+    ]);
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(it.world.count("SELECT count(*) FROM outbox WHERE status = 'PENDING' AND blocked = 1"), 2);
+    let agent = it.world.agent();
+    it.world.wait_inbox(&third, "SENT");
+    let order: Vec<String> =
+        it.world.sandbox.ledger().recent().into_iter().map(|one| one.reference).collect();
+    assert_eq!(order, [first.clone(), first, second, third]);
+    agent.stop();
+}
+
+#[test]
 fn a_report_forbids_not_sent() {
     let it = Listening::webhook();
     it.world.faults(&["reset=read,accepted=yes,report=no"]);
@@ -661,6 +707,9 @@ fn the_listener_refuses_from_the_head_and_bounds_everything() {
     // More connections than there is room for do not hold up the rest, and a stop does not wait for idle ones.
     let idle: Vec<TcpStream> =
         (0..80).map(|_| TcpStream::connect(("127.0.0.1", it.port)).expect("connects")).collect();
+    let mut socket = UnixStream::connect(it.socket()).expect("it listens");
+    let (status, _) = exchange(&mut socket, "GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n");
+    assert_eq!(status, 200, "strangers on the address keep nobody off the socket");
     let begun = Instant::now();
     agent.stop();
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
