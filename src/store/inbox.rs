@@ -1,7 +1,7 @@
 //! Sole writer of `inbox`, the guard against a second send: look, claim, record, release, settle what the dead left.
 //!
 //! A [`Sending`] is made here alone, after the commit of its SENDING row, and is spent here alone, by a [`Record`].
-//! A `Record` whose row is no longer in SENDING undoes nothing: what it knows is added ([`Record::late`]). Reports have
+//! A `Record` whose row is no longer in SENDING undoes nothing: what it knows is added (`Record::late`). Reports have
 //! their effect in the commit of whatever came last, the report or the outcome ([`apply_reports`]).
 
 use crossbeam_channel::Sender;
