@@ -207,9 +207,26 @@ WHEN OLD.status <> NEW.status AND NOT (
   OR (OLD.status = 'HELD' AND NEW.status = 'PENDING')
   OR (OLD.status = 'PENDING' AND NEW.status = 'HELD')
   OR (OLD.status = 'PARKED' AND NEW.status = 'FAILED')
-  OR (OLD.status = 'HELD' AND NEW.status = 'FAILED'))
+  OR (OLD.status = 'HELD' AND NEW.status = 'FAILED')
+  OR (OLD.status = 'PUBLISHED' AND NEW.status = 'PENDING'))
 BEGIN
   SELECT RAISE(ABORT, 'onceward: this change of status is not allowed; use onceward hold, release or cancel (and settle for ERROR)');
+END;
+
+-- PUBLISHED opens again only where its ERROR was proven not sent. Not by hand: the inbox would only close it again.
+CREATE TRIGGER outbox_rearm BEFORE UPDATE OF status ON outbox
+WHEN OLD.status = 'PUBLISHED' AND NEW.status = 'PENDING' AND coalesce(NEW.reason, '') NOT LIKE 'NOT_SENT: %'
+BEGIN
+  SELECT RAISE(ABORT, 'onceward: a published message goes again only by onceward settle ID --not-sent');
+END;
+
+-- It takes its place in its order lane again: what is still open behind it waits for it.
+CREATE TRIGGER outbox_lane_return AFTER UPDATE OF closed_at_ms ON outbox
+WHEN NEW.closed_at_ms IS NULL AND OLD.closed_at_ms IS NOT NULL AND NEW.ordering_key IS NOT NULL
+BEGIN
+  UPDATE outbox SET blocked = (id <> (SELECT min(first.id) FROM outbox AS first
+                                       WHERE first.ordering_key = NEW.ordering_key AND first.closed_at_ms IS NULL))
+   WHERE ordering_key = NEW.ordering_key AND closed_at_ms IS NULL;
 END;
 
 -- What was promised to the customer is not edited: cancel the row and insert another under a new dedup_key. A closed
@@ -234,6 +251,25 @@ CREATE TRIGGER outbox_delete BEFORE DELETE ON outbox
 WHEN OLD.closed_at_ms IS NULL
 BEGIN
   SELECT RAISE(ABORT, 'onceward: an unfinished message is not deleted; use onceward hold and onceward cancel');
+END;
+
+-- What people (and the look-up) did to messages and destinations, in the same transaction as the deed.
+CREATE TABLE audit (
+  id          INTEGER PRIMARY KEY,
+  at_ms       INTEGER NOT NULL,
+  who         TEXT NOT NULL,                        -- 'uid 1000 (name)', 'token', 'look-up'
+  verb        TEXT NOT NULL,                        -- SETTLE_SENT, HOLD, PAUSE, ...
+  target      TEXT NOT NULL,                        -- message id, or '' where a destination or the agent is meant
+  destination TEXT NOT NULL,                        -- or ''
+  note        TEXT NOT NULL,                        -- why
+  state_before TEXT NOT NULL,
+  state_after  TEXT NOT NULL
+);
+CREATE INDEX audit_target ON audit (target);
+
+CREATE TRIGGER audit_is_not_edited BEFORE UPDATE ON audit
+BEGIN
+  SELECT RAISE(ABORT, 'onceward: the audit is not edited');
 END;
 
 -- For people with a shell: readable local times, masked numbers, no payload.
@@ -290,7 +326,8 @@ CREATE TABLE inbox (
   vendor_code    TEXT,
   vendor_ref     TEXT,                              -- the vendor's own id
   reason         TEXT,
-  delivery       TEXT,                              -- what a report said: DELIVERED, UNDELIVERED
+  delivery       TEXT,                              -- what reports said: DELIVERED, UNDELIVERED
+  delivery_code  TEXT,                              -- and the vendor's result code for it
   claimed_by     TEXT NOT NULL,                     -- AGENT:START
   claimed_at_ms  INTEGER NOT NULL,
   finished_at_ms INTEGER,
@@ -310,7 +347,8 @@ WHEN OLD.status <> NEW.status AND NOT (
   OR (OLD.status = 'SENDING' AND NEW.status = 'FAILED')
   OR (OLD.status = 'SENDING' AND NEW.status = 'ERROR')
   OR (OLD.status = 'ERROR' AND NEW.status = 'SENT')
-  OR (OLD.status = 'ERROR' AND NEW.status = 'FAILED'))
+  OR (OLD.status = 'ERROR' AND NEW.status = 'FAILED')
+  OR (OLD.status = 'FAILED' AND NEW.status = 'SENT'))
 BEGIN
   SELECT RAISE(ABORT, 'onceward: this change of status is not allowed; use onceward settle');
 END;
@@ -388,6 +426,72 @@ CREATE TABLE alert_told (
   PRIMARY KEY (hook, cause, destination)
 ) STRICT, WITHOUT ROWID;
 
+-- What people (and the look-up) did to messages and destinations, in the same transaction as the deed.
+CREATE TABLE audit (
+  id          INTEGER PRIMARY KEY,
+  at_ms       INTEGER NOT NULL,
+  who         TEXT NOT NULL,                        -- 'uid 1000 (name)', 'token', 'look-up'
+  verb        TEXT NOT NULL,                        -- SETTLE_SENT, HOLD, PAUSE, ...
+  target      TEXT NOT NULL,                        -- message id, or '' where a destination or the agent is meant
+  destination TEXT NOT NULL,                        -- or ''
+  note        TEXT NOT NULL,                        -- why
+  state_before TEXT NOT NULL,
+  state_after  TEXT NOT NULL
+) STRICT;
+CREATE INDEX audit_target ON audit (target);
+
+CREATE TRIGGER audit_is_not_edited BEFORE UPDATE ON audit
+BEGIN
+  SELECT RAISE(ABORT, 'onceward: the audit is not edited');
+END;
+
+-- What vendors said later of what they took: once for each content, with counts of repeats. No number, no text.
+-- A report waits here until its message has left SENDING; one whose message is not known stays, for people to see.
+CREATE TABLE report (
+  id          INTEGER PRIMARY KEY,
+  consumer    TEXT NOT NULL,                        -- destination
+  item        TEXT NOT NULL,                        -- what it is about: the vendor's id of one sent item '/' its medium
+  message_id  TEXT NOT NULL,                        -- our reference as it was told; '' = none was told
+  vendor_ref  TEXT,                                 -- the key of the answer to our call
+  code        TEXT NOT NULL,                        -- the vendor's result code
+  verdict     TEXT NOT NULL,                        -- what that code means
+  meaning     TEXT NOT NULL,                        -- in words
+  said_at_ms  INTEGER,                              -- the vendor's own time
+  way         TEXT NOT NULL,                        -- how it came first
+  counts      INTEGER NOT NULL,                     -- 0 = quarantined: contradicts an earlier one about the same item
+  copies      INTEGER NOT NULL DEFAULT 1,
+  first_at_ms INTEGER NOT NULL,
+  last_at_ms  INTEGER NOT NULL,
+  UNIQUE (consumer, item, code, message_id),
+  CONSTRAINT verdict_is_known CHECK (verdict IN ('DELIVERED', 'UNDELIVERED', 'UNCERTAIN', 'UNLISTED')),
+  CONSTRAINT way_is_known CHECK (way IN ('WEBHOOK', 'POLL')),
+  CONSTRAINT counts_is_0_or_1 CHECK (counts IN (0, 1))
+) STRICT;
+CREATE INDEX report_message ON report (consumer, message_id) WHERE message_id <> '';
+
+-- Where a vendor's look-up has been asked about an ERROR: the pauses survive a restart, and `show` tells it.
+CREATE TABLE inquiry (
+  consumer   TEXT NOT NULL,
+  message_id TEXT NOT NULL,
+  asked      INTEGER NOT NULL,                      -- times
+  last_at_ms INTEGER NOT NULL,
+  next_at_ms INTEGER,                               -- NULL = not again: left to a person
+  last_said  TEXT NOT NULL,
+  PRIMARY KEY (consumer, message_id)
+) STRICT, WITHOUT ROWID;
+
+-- ERROR rows proven *not sent*: their inbox row went in this very commit, their outbox row still has to open again.
+CREATE TABLE rearm (
+  consumer   TEXT NOT NULL,
+  message_id TEXT NOT NULL,
+  times      INTEGER NOT NULL,
+  by         TEXT NOT NULL,
+  at_ms      INTEGER NOT NULL,
+  done_at_ms INTEGER,                               -- NULL = the outbox row has not been opened yet
+  PRIMARY KEY (consumer, message_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX rearm_open ON rearm (at_ms) WHERE done_at_ms IS NULL;
+
 CREATE VIEW v_trouble AS
 SELECT message_id, consumer AS destination, status, vendor_code, reason, settled_by,
        strftime('%Y-%m-%d %H:%M:%S', coalesce(finished_at_ms, claimed_at_ms) / 1000, 'unixepoch', 'localtime') AS since
@@ -402,7 +506,15 @@ CREATE VIEW v_today AS
 SELECT consumer AS destination, what, count FROM tally WHERE day = strftime('%Y-%m-%d', 'now', 'localtime');
 
 CREATE VIEW v_message AS
-SELECT message_id, consumer AS destination, status, vendor_code, vendor_ref, reason, delivery, settled_by,
+SELECT message_id, consumer AS destination, status, vendor_code, vendor_ref, reason, delivery, delivery_code, settled_by,
        strftime('%Y-%m-%d %H:%M:%S', claimed_at_ms / 1000, 'unixepoch', 'localtime') AS claimed,
        strftime('%Y-%m-%d %H:%M:%S', finished_at_ms / 1000, 'unixepoch', 'localtime') AS finished
   FROM inbox;
+
+CREATE VIEW v_report AS
+SELECT report.message_id, report.consumer AS destination, report.code, report.verdict, report.meaning, report.way,
+       report.copies, inbox.status,
+       CASE WHEN report.counts = 0 THEN 'QUARANTINED' WHEN inbox.id IS NULL THEN 'UNMATCHED'
+            WHEN inbox.status = 'SENDING' THEN 'WAITING' ELSE 'APPLIED' END AS fate,
+       strftime('%Y-%m-%d %H:%M:%S', report.first_at_ms / 1000, 'unixepoch', 'localtime') AS first
+  FROM report LEFT JOIN inbox ON inbox.consumer = report.consumer AND inbox.message_id = report.message_id;

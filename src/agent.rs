@@ -17,17 +17,20 @@ use crate::alert::notifier::{self, Notifier};
 use crate::alert::{Alerts, Cause};
 use crate::clock::watch::{self as watch_clock, ClockWatch};
 use crate::clock::{self, wall_ms};
-use crate::config::Settings;
+use crate::config::{DestinationSettings, Reports, Settings, VendorSettings};
 use crate::db::checkpoint::Checkpointer;
 use crate::db::writer::{Work, Writer};
 use crate::db::{self, DbError, Durability, Part, pool};
 use crate::exit;
 use crate::gate::Gate;
 use crate::limits::{HEARTBEAT_EVERY, POOL_READERS, STOP_MARGIN, SWEEP_EVERY};
+use crate::listen::{self, server::Server};
 use crate::message::{Destination, OwnerId};
 use crate::owner::{self, OwnerError, Ownership, StateDir};
 use crate::policy::Policy;
+use crate::poller::{Account, Poller};
 use crate::rate::Rate;
+use crate::reconcile::{self, Bell, Rearmer, Reconciler};
 use crate::relay::{Event, Lane, Relay, RelayParts};
 use crate::store::{meta, tally};
 use crate::sweeper::{self, Seen, Sweep};
@@ -69,6 +72,9 @@ pub enum StartError {
         /// Why.
         reason: String,
     },
+    /// The loopback address.
+    #[error(transparent)]
+    Listen(#[from] listen::server::ListenError),
     /// Threads, random numbers.
     #[error("cannot start: {0}")]
     Io(#[from] std::io::Error),
@@ -86,7 +92,7 @@ impl StartError {
                 _ => exit::IO,
             },
             Self::Db(error) => db_exit_code(error),
-            Self::HalfThere { .. } => exit::UNAVAILABLE,
+            Self::HalfThere { .. } | Self::Listen(_) => exit::UNAVAILABLE,
             Self::Vendor { .. } | Self::Alert { .. } => exit::SETTINGS,
         }
     }
@@ -118,6 +124,12 @@ pub struct Agent {
     workers: Vec<JoinHandle<()>>,
     watch: JoinHandle<()>,
     clock_watch: (Sender<()>, JoinHandle<()>),
+    /// Pollers of reports, look-ups, and the room that opens outbox rows again.
+    settlers: Vec<JoinHandle<()>>,
+    /// Dropped at the stop: ends the settlers' waits.
+    settlers_go_on: (Sender<()>, Bell),
+    server: Server,
+    ready: Arc<AtomicBool>,
     writer_thread: JoinHandle<()>,
     checkpointers: Vec<JoinHandle<()>>,
     stop_within: Duration,
@@ -150,6 +162,7 @@ impl Agent {
         let state = StateDir::new(&settings.agent.state_dir);
         both_or_none(&state)?;
         let ownership = owner::take(&state, config)?;
+        let bound = listen::server::bind(&settings.listen)?;
         let policy = Arc::new(Policy::new(settings));
 
         // The inbox first: who we are, and what dead starts left in SENDING.
@@ -213,6 +226,10 @@ impl Agent {
         let mut workers = Vec::new();
         let mut gates = Vec::new();
         let mut longest_call = Duration::ZERO;
+        let mut settlers = Vec::new();
+        let mut webhooks = Vec::new();
+        let (go_on, stopped) = crossbeam_channel::bounded(0);
+        let (rearm, rearm_heard) = reconcile::bell();
         for destination in &settings.destinations {
             let adapter = vendor::build(destination)
                 .map_err(|reason| StartError::Vendor { name: destination.name.clone(), reason })?;
@@ -222,11 +239,54 @@ impl Agent {
                 gate.restore(&known.standing, Instant::now(), wall_ms());
             }
             gates.push((destination.name.clone(), gate.clone()));
+            let rate = Arc::new(Rate::new(destination.rate_per_s));
+            match &destination.vendor {
+                VendorSettings::BizPpurio(biz) => match &biz.reports {
+                    Reports::Off => {}
+                    Reports::Webhook(secret) => {
+                        webhooks.push((account(settings, destination), secret.clone()))
+                    }
+                    Reports::Poll(every) => {
+                        let poller = Poller {
+                            account: account(settings, destination),
+                            vendor: adapter.clone(),
+                            every: *every,
+                            rate: rate.clone(),
+                            writer: writer.clone(),
+                            policy: policy.clone(),
+                            alerts: alerts.clone(),
+                            stop: stop.clone(),
+                            stopped: stopped.clone(),
+                        };
+                        settlers.push(spawn(thread_name("poll", &destination.name), move || poller.run())?);
+                    }
+                },
+                VendorSettings::Http(http) => {
+                    if let Some(lookup) = &http.lookup {
+                        let reconciler = Reconciler {
+                            destination: Destination::new(&destination.name),
+                            vendor: adapter.clone(),
+                            never_received_after: lookup.never_received_after,
+                            rate: rate.clone(),
+                            gate: gate.clone(),
+                            writer: writer.clone(),
+                            inbox: inbox_pool.clone(),
+                            policy: policy.clone(),
+                            alerts: alerts.clone(),
+                            rearm: rearm.clone(),
+                            stop: stop.clone(),
+                            stopped: stopped.clone(),
+                        };
+                        settlers
+                            .push(spawn(thread_name("ask", &destination.name), move || reconciler.run())?);
+                    }
+                }
+            }
             let (sender, receiver) = crossbeam_channel::bounded(settings.relay.channel);
             let shared = Arc::new(Shared {
                 vendor: adapter,
                 gate: gate.clone(),
-                rate: Arc::new(Rate::new(destination.rate_per_s)),
+                rate,
                 owner: owner.clone(),
                 writer: writer.clone(),
                 inbox: inbox_pool.clone(),
@@ -237,7 +297,8 @@ impl Agent {
             });
             for number in 0..destination.threads {
                 let worker = Worker::new(shared.clone(), receiver.clone());
-                workers.push(spawn(thread_name(&destination.name, number), move || worker.run())?);
+                workers
+                    .push(spawn(thread_name(&destination.name, &number.to_string()), move || worker.run())?);
             }
             lanes.push(Lane {
                 destination: Destination::new(&destination.name),
@@ -272,7 +333,7 @@ impl Agent {
             routes: settings.routes.clone(),
             policy: policy.clone(),
             lanes,
-            inbox: inbox_pool,
+            inbox: inbox_pool.clone(),
             alerts: alerts.clone(),
             checkpointer: outbox_checkpointer,
             flags: flags.clone(),
@@ -285,6 +346,27 @@ impl Agent {
             });
         })?;
         let relay = spawn("relay", move || relay.run())?;
+        let rearmer = Rearmer {
+            outbox: outbox_path.clone(),
+            writer: writer.clone(),
+            inbox: inbox_pool.clone(),
+            heard: rearm_heard,
+        };
+        settlers.push(spawn("rearm", move || rearmer.run())?);
+        let ready = Arc::new(AtomicBool::new(false));
+        let server = listen::server::start(
+            bound,
+            listen::Context {
+                writer: writer.clone(),
+                inbox: inbox_pool,
+                outbox: pool::open(outbox_path, Part::Outbox, 1)?,
+                policy: policy.clone(),
+                alerts: alerts.clone(),
+                webhooks,
+                rearm: rearm.clone(),
+                ready: ready.clone(),
+            },
+        )?;
 
         let agent = Self {
             writer,
@@ -295,6 +377,10 @@ impl Agent {
             workers,
             watch,
             clock_watch: (clock_stop, clock_watch),
+            settlers,
+            settlers_go_on: (go_on, rearm),
+            server,
+            ready,
             writer_thread,
             checkpointers: vec![inbox_checkpoint_thread, outbox_checkpoint_thread],
             stop_within: longest_call + STOP_MARGIN,
@@ -315,6 +401,7 @@ impl Agent {
                 "the rooms did not answer within 30 s of their start",
             )));
         }
+        agent.ready.store(true, Ordering::SeqCst);
         Ok(agent)
     }
 
@@ -384,6 +471,7 @@ impl Agent {
     /// Graceful stop (F16). True if every section from claim to record came to its end.
     pub fn stop(self) -> bool {
         let deadline = Instant::now() + self.stop_within;
+        self.ready.store(false, Ordering::SeqCst);
         self.stop.store(true, Ordering::SeqCst);
         self.flags.stop();
         let _ = self.relay_events.send(Event::Stop(deadline));
@@ -392,6 +480,9 @@ impl Agent {
             workers,
             watch,
             clock_watch,
+            settlers,
+            settlers_go_on,
+            server,
             writer_thread,
             checkpointers,
             writer,
@@ -404,9 +495,17 @@ impl Agent {
         let (clock_stop, clock_watch) = clock_watch;
         drop(clock_stop);
         let _ = join_until(clock_watch, deadline);
-        let in_time = join_until(relay, deadline); // its lanes drop: workers end
+        let served = server.stop(deadline);
+        drop(settlers_go_on);
+        let in_time = join_until(relay, deadline) && served; // its lanes drop: workers end
         let late =
             workers.into_iter().map(|worker| join_until(worker, deadline)).filter(|ended| !ended).count();
+        let late = late
+            + settlers
+                .into_iter()
+                .map(|settler| join_until(settler, deadline))
+                .filter(|ended| !ended)
+                .count();
         let all = in_time && late == 0;
         // After those who raise, before the writer that keeps the last of it.
         let _ = join_until(telling.conditions, deadline);
@@ -473,6 +572,21 @@ fn both_or_none(state: &StateDir) -> Result<(), StartError> {
     }
 }
 
+/// The destinations that send by this one's account.
+fn account(settings: &Settings, destination: &DestinationSettings) -> Account {
+    let key = |one: &DestinationSettings| match &one.vendor {
+        VendorSettings::BizPpurio(biz) => Some((one.url.clone(), biz.account.clone())),
+        VendorSettings::Http(_) => None,
+    };
+    let others = settings
+        .destinations
+        .iter()
+        .filter(|one| one.name != destination.name && key(one).is_some() && key(one) == key(destination))
+        .map(|one| Destination::new(&one.name))
+        .collect();
+    Account { destination: Destination::new(&destination.name), others }
+}
+
 fn checkpointer(
     name: &'static str,
     path: &Path,
@@ -483,9 +597,9 @@ fn checkpointer(
 }
 
 /// At most 15 bytes reach the kernel's thread name: the number must survive.
-fn thread_name(destination: &str, number: usize) -> String {
-    let short: String = destination.chars().take(10).collect();
-    format!("{short}-{number}")
+fn thread_name(first: &str, second: &str) -> String {
+    let short: String = first.chars().take(10).collect();
+    format!("{short}-{second}")
 }
 
 struct Heartbeat {

@@ -10,7 +10,7 @@ pub enum OutboxState {
     Pending,
     /// Claimed by a relay, with owner and lease. Out: confirmed, postponed, parked, closed by policy.
     Publishing,
-    /// Its hand-off is confirmed: the inbox row tells its fate. Final.
+    /// Its hand-off is confirmed: the inbox row tells its fate. Closed; only proof that nothing was sent opens it again.
     Published,
     /// Policy said never (consent, environment). Final.
     Skipped,
@@ -47,6 +47,9 @@ pub enum OutboxEvent {
     Release,
     /// A person: never.
     GiveUp,
+    /// Its ERROR was proven *not sent* (a look-up's documented "never received", or a person who asked the vendor): the
+    /// inbox row is gone and noted in `rearm`, and the same row goes again under the same message id.
+    Rearm,
 }
 
 /// States of an inbox row. Written by the worker side alone.
@@ -81,8 +84,11 @@ pub enum InboxEvent {
     SettleFailed,
     /// Proof that it never left: the row goes and the message may be released again.
     SettleNotSent,
-    /// A delivery report on a SENT row.
+    /// A delivery report on a row that is settled: it sets `delivery`, never the state.
     Report,
+    /// A report says that the phone has it, though the answer or an earlier report (of a first channel, before its
+    /// fallback) had said no: what arrived, arrived.
+    Delivered,
 }
 
 /// Where an inbox event leads.
@@ -113,6 +119,7 @@ pub const OUTBOX_MOVES: &[(OutboxState, OutboxEvent, OutboxState)] = {
         (S::Pending, E::Hold, S::Held),
         (S::Parked, E::GiveUp, S::Failed),
         (S::Held, E::GiveUp, S::Failed),
+        (S::Published, E::Rearm, S::Pending),
     ]
 };
 
@@ -131,6 +138,8 @@ pub const INBOX_MOVES: &[(InboxState, InboxEvent, InboxMove)] = {
         (S::Error, E::SettleFailed, M::To(S::Failed)),
         (S::Error, E::SettleNotSent, M::RowDeleted),
         (S::Sent, E::Report, M::To(S::Sent)),
+        (S::Failed, E::Report, M::To(S::Failed)),
+        (S::Failed, E::Delivered, M::To(S::Sent)),
     ]
 };
 
@@ -163,7 +172,7 @@ impl OutboxState {
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == text)
     }
-    /// Final states have a closing time and never move again.
+    /// Final states have a closing time and never move again, PUBLISHED but by [`OutboxEvent::Rearm`].
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Published | Self::Skipped | Self::Expired | Self::Failed)
     }
@@ -226,9 +235,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn final_states_never_move() {
+    fn closed_states_never_move_but_by_proof_that_nothing_was_sent() {
         for (from, event, to) in OUTBOX_MOVES {
-            assert!(!from.is_final(), "{from} --{event:?}--> {to}");
+            assert!(!from.is_final() || *event == OutboxEvent::Rearm, "{from} --{event:?}--> {to}");
         }
     }
 

@@ -18,7 +18,7 @@ use crate::message::OwnerId;
 use crate::policy::Policy;
 use crate::store::inbox::{self, Orphan};
 
-/// At the start, before any worker: every SENDING row belongs to a dead start. Returns what was settled.
+/// At the start, before any worker: every SENDING row belongs to a dead start. Returns what is ERROR now.
 pub fn recover(
     connection: &mut Connection,
     owner: &OwnerId,
@@ -27,14 +27,14 @@ pub fn recover(
     let mut all = Vec::new();
     loop {
         let now_ms = wall_ms();
-        let settled = db::write(connection, |tx| {
+        let (left_sending, errors) = db::write(connection, |tx| {
             let orphans = inbox::orphans(tx, owner, SWEEP_MAX)?;
             settle(tx, orphans, "start", policy, now_ms)
         })?;
-        if settled.is_empty() {
+        all.extend(errors);
+        if left_sending == 0 {
             return Ok(all);
         }
-        all.extend(settled);
     }
 }
 
@@ -104,7 +104,7 @@ impl Work for Sweep {
         let under_way = inbox::under_way(connection, &self.owner)?;
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         orphans.extend(stale_ones(&mut seen, under_way, self.stale, Instant::now()));
-        self.settled = settle(connection, orphans, "sweeper", &self.policy, wall_ms())?;
+        (_, self.settled) = settle(connection, orphans, "sweeper", &self.policy, wall_ms())?;
         Ok(())
     }
     fn committed(self: Box<Self>) {
@@ -116,21 +116,22 @@ impl Work for Sweep {
     }
 }
 
+/// How many rows left SENDING, and those of them that are ERROR: reports that waited settle the others at once.
 fn settle(
     tx: &Connection,
     orphans: Vec<Orphan>,
     by: &str,
     policy: &Policy,
     now_ms: i64,
-) -> rusqlite::Result<Vec<Orphan>> {
+) -> rusqlite::Result<(usize, Vec<Orphan>)> {
     let day = policy.day(now_ms);
-    let mut settled = Vec::new();
+    let (count, mut errors) = (orphans.len(), Vec::new());
     for orphan in orphans {
         if inbox::settle_orphan(tx, &orphan, by, &day, now_ms)? {
-            settled.push(orphan);
+            errors.push(orphan);
         }
     }
-    Ok(settled)
+    Ok((count, errors))
 }
 
 #[cfg(test)]

@@ -21,3 +21,8 @@ pub fn spawn(
         }
     })
 }
+
+/// Starts a thread for one guest (a connection), whose panic ends that guest alone: it holds no state of a room.
+pub fn spawn_guest(guest: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name("guest".to_owned()).stack_size(STACK_BYTES).spawn(guest).map(drop)
+}

@@ -27,11 +27,12 @@ use crate::message::{Message, NotSentKind, NotSentProof, Outcome, OwnerId, Reply
 use crate::policy::{Asking, Policy, Verdict, consent};
 use crate::rate::Rate;
 use crate::relay::{Answer, Confirm, Event, Handoff};
+use crate::report::settle;
 use crate::slot::Slot;
 use crate::store::attempt::{Attempt, AttemptOutcome};
 use crate::store::destination::Note;
-use crate::store::inbox::{self, Claim, ClaimAnswer, Known, Record, Release, Sending};
-use crate::store::suppress;
+use crate::store::inbox::{self, Applied, Claim, ClaimAnswer, Known, Record, Release, Sending};
+use crate::store::{report, suppress};
 use crate::vendor::{Prepared, Vendor};
 
 /// Between two looks into an inbox that cannot be read.
@@ -259,12 +260,14 @@ impl Worker {
 
     fn claim(&self, message: &Message, fingerprint: String) -> ClaimAnswer {
         let slot = self.claim_answer.get_or_init(Slot::new);
+        let at_ms = wall_ms();
         self.shared.writer.submit(Box::new(Claim {
             consumer: message.destination.clone(),
             message_id: message.message_id.clone(),
             fingerprint,
             owner: self.shared.owner.clone(),
-            at_ms: wall_ms(),
+            at_ms,
+            day: self.shared.policy.day(at_ms),
             reply: slot.answer(|| ClaimAnswer::Failed("the writer has stopped".into())),
             found: None,
             row: 0,
@@ -377,7 +380,9 @@ impl Worker {
             claimed_by: shared.owner.clone(),
             traceparent: message.trace_context().map(str::to_owned),
         };
-        if let Outcome::Unknown { reason, .. } = &reply.outcome {
+        if let Outcome::Unknown { reason, .. } = &reply.outcome
+            && !self.reports_settle(message)
+        {
             let text = format!(
                 "{} is ERROR (it may or may not have been sent, and is not sent again): {reason}",
                 message.message_id
@@ -385,7 +390,14 @@ impl Worker {
             shared.alerts.raise(Cause::Error, message.destination.as_str(), text);
         }
         let now_ms = wall_ms();
-        let tell = Box::new(move || {
+        let (alerts, dest, id) =
+            (shared.alerts.clone(), message.destination.clone(), message.message_id.clone());
+        let tell = Box::new(move |applied| {
+            if let Applied::Moved { overruled: true, .. } = applied {
+                let text =
+                    format!("{id} was refused by the answer, and a report says that it was delivered: SENT");
+                alerts.raise(Cause::ReportConflict, dest.as_str(), text);
+            }
             if kill::point("worker-before-confirm").is_err() {
                 return; // a test: this confirm is lost
             }
@@ -399,6 +411,15 @@ impl Worker {
             now_ms,
             tell,
         )));
+    }
+
+    /// Whether reports that came before the answer will settle what would be ERROR, in the commit of its record: then
+    /// nobody need be told. At worst (a report in this very moment) somebody is told for nothing.
+    fn reports_settle(&self, message: &Message) -> bool {
+        self.shared.inbox.get().is_ok_and(|reader| {
+            report::said(&reader, &message.destination, &message.message_id)
+                .is_ok_and(|said| settle(InboxState::Error, &said).is_some())
+        })
     }
 
     fn learn(&self, message: &Message, reply: &Reply) {

@@ -232,6 +232,7 @@ fn plain_http() -> VendorSettings {
         not_sent: Match { status: statuses(&[(401, 401), (403, 403), (429, 429)]), json: None },
         vendor_ref: None,
         idempotency_header: String::new(),
+        lookup: None,
     })
 }
 
@@ -250,6 +251,7 @@ fn ruled_http() -> VendorSettings {
         not_sent: Match { status: statuses(&[(429, 429)]), json: code(29) },
         vendor_ref: Some("/result/id".into()),
         idempotency_header: "Idempotency-Key".into(),
+        lookup: None,
     })
 }
 

@@ -27,13 +27,21 @@ pub enum Cause {
     Conflict,
     /// A database cannot be written. Over when it can.
     Database,
+    /// Two reports contradict each other, or a report the vendor's own answer. An event.
+    ReportConflict,
+    /// A report names no message of ours. An event.
+    ReportUnmatched,
+    /// A report that cannot be read, or a result code that is not in our table. An event.
+    ReportUnclear,
+    /// Reports cannot be fetched. An event, raised again while it lasts.
+    ReportsStopped,
     /// A person tries the hooks out. An event.
     Test,
 }
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 17] = [
         Self::Error,
         Self::StaleSending,
         Self::Parked,
@@ -46,6 +54,10 @@ impl Cause {
         Self::ManyAttempts,
         Self::Conflict,
         Self::Database,
+        Self::ReportConflict,
+        Self::ReportUnmatched,
+        Self::ReportUnclear,
+        Self::ReportsStopped,
         Self::Test,
     ];
 
@@ -64,6 +76,10 @@ impl Cause {
             Self::ManyAttempts => "MANY_ATTEMPTS",
             Self::Conflict => "CONFLICT",
             Self::Database => "DATABASE",
+            Self::ReportConflict => "REPORT_CONFLICT",
+            Self::ReportUnmatched => "REPORT_UNMATCHED",
+            Self::ReportUnclear => "REPORT_UNCLEAR",
+            Self::ReportsStopped => "REPORTS_STOPPED",
             Self::Test => "TEST",
         }
     }
@@ -84,7 +100,15 @@ impl Cause {
             | Self::Clock
             | Self::BacklogAge
             | Self::Database => true,
-            Self::Expired | Self::Quarantined | Self::ManyAttempts | Self::Conflict | Self::Test => false,
+            Self::Expired
+            | Self::Quarantined
+            | Self::ManyAttempts
+            | Self::Conflict
+            | Self::ReportConflict
+            | Self::ReportUnmatched
+            | Self::ReportUnclear
+            | Self::ReportsStopped
+            | Self::Test => false,
         }
     }
 }

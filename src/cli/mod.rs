@@ -1,5 +1,6 @@
 //! The table of commands; one file for each. Help, manual page and completions are printed from this table.
 
+mod agent_call;
 mod alert;
 mod check;
 mod clock;
@@ -12,6 +13,8 @@ mod output;
 mod run;
 mod sandbox;
 mod settings_file;
+mod settle;
+mod settling;
 mod show;
 mod status;
 mod suppress;
@@ -93,6 +96,8 @@ enum Command {
     Suppress(suppress::Args),
     /// What the agent thinks of the clock; --right says that it is right
     Clock(clock::Args),
+    /// A person's verdict on an ERROR, with a note and an audit row
+    Settle(settle::Args),
     /// Check settings, databases, a real commit, disk, clock, login, DNS and TLS: one verdict a line
     Check(check::Args),
     /// Try the alert hooks of the settings
@@ -132,6 +137,7 @@ pub fn main() -> i32 {
         Command::Cancel(args) => verbs::run(&settings, verbs::Verb::Cancel, args),
         Command::Suppress(args) => suppress::run(&settings, args),
         Command::Clock(args) => clock::run(&settings, args),
+        Command::Settle(args) => settle::run(&settings, args),
         Command::Check(args) => check::run(&settings, args),
         Command::Alert(args) => alert::run(&settings, args),
         Command::Schema => output::print(include_str!("../../schema.sql")),

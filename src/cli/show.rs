@@ -4,7 +4,7 @@ use rusqlite::{OptionalExtension, params};
 
 use super::settings_file::SettingsFile;
 use super::views::{self, Line, Views};
-use super::{Failure, Outcome, output};
+use super::{Failure, Outcome, output, settling};
 use crate::clock::wall_ms;
 use crate::config::Settings;
 use crate::exit;
@@ -113,7 +113,13 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
                     .map(|reference| format!(", their id {reference}"))
                     .unwrap_or_default(),
                 fate.reason.as_deref().map(|reason| format!(", {reason}")).unwrap_or_default(),
-                fate.delivery.as_deref().map(|delivery| format!(", {delivery}")).unwrap_or_default(),
+                fate.delivery
+                    .as_deref()
+                    .map(|delivery| format!(
+                        ", {delivery} ({})",
+                        fate.delivery_code.as_deref().unwrap_or("-")
+                    ))
+                    .unwrap_or_default(),
                 fate.settled_by
                     .as_deref()
                     .filter(|by| *by != "worker")
@@ -164,6 +170,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
             out.push('\n');
             out.push_str(&output::table(&rows));
         }
+        out.push_str(&settling::story(inbox, &line, fate.as_ref(), zone).map_err(io)?);
     }
     output::print(&out)
 }
@@ -228,7 +235,7 @@ fn why(line: &Line, fate: Option<&str>, alive: bool) -> String {
         }
         ("PUBLISHING", _) => "is in the agent's hands".into(),
         ("PUBLISHED", Some("ERROR")) => {
-            "nobody knows whether it arrived; it is not sent again until a person settles it".into()
+            "nobody knows whether it arrived; it is not sent again until that is settled (see below)".into()
         }
         ("PUBLISHED", Some("SENT")) => "the vendor has taken it".into(),
         ("PUBLISHED", Some("FAILED")) => "the vendor has refused it for good".into(),

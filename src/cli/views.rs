@@ -112,8 +112,10 @@ pub struct Fate {
     pub vendor_ref: Option<String>,
     /// Why.
     pub reason: Option<String>,
-    /// What a report said.
+    /// What reports said.
     pub delivery: Option<String>,
+    /// With this code.
+    pub delivery_code: Option<String>,
     /// Claimed.
     pub claimed_at_ms: i64,
     /// Finished.
@@ -126,7 +128,7 @@ pub struct Fate {
 pub fn fate(inbox: &Connection, destination: &str, message_id: &str) -> rusqlite::Result<Option<Fate>> {
     inbox
         .prepare_cached(
-            "SELECT status, vendor_code, vendor_ref, reason, delivery, claimed_at_ms, finished_at_ms, settled_by
+            "SELECT status, vendor_code, vendor_ref, reason, delivery, claimed_at_ms, finished_at_ms, settled_by, delivery_code
                FROM inbox WHERE consumer = ?1 AND message_id = ?2",
         )?
         .query_row(params![destination, message_id], |row| {
@@ -139,6 +141,7 @@ pub fn fate(inbox: &Connection, destination: &str, message_id: &str) -> rusqlite
                 claimed_at_ms: row.get(5)?,
                 finished_at_ms: row.get(6)?,
                 settled_by: row.get(7)?,
+                delivery_code: row.get(8)?,
             })
         })
         .optional()

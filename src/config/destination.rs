@@ -12,8 +12,8 @@ use super::problems::Problems;
 use super::secret::SecretReader;
 use super::section::{Given, Section, came};
 use super::{
-    BizPpurioSettings, DestinationSettings, HttpSettings, Reports, Secret, StatusRange, VendorSettings,
-    header, matching, nearest, rate, url,
+    BizPpurioSettings, DestinationSettings, HttpSettings, LookUpSettings, Reports, Secret, StatusRange,
+    VendorSettings, header, matching, nearest, rate, url,
 };
 use crate::limits::{GATE_UNKNOWN_MAX, MESSAGE_ID_CHARS_MAX};
 
@@ -27,13 +27,15 @@ const CONNECT_TIMEOUT_DEFAULT_MAX: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 const BIZPPURIO_URL: &str = "https://api.bizppurio.com";
 const BIZPPURIO_RATE_PER_S: f64 = 20.0;
+/// Far longer than a gateway holds a request before it knows it.
+const NEVER_RECEIVED_AFTER: Duration = Duration::from_secs(600);
 const REPORTS_POLL: Duration = Duration::from_secs(30);
 /// A webhook's secret is all that keeps strangers from settling messages.
 const WEBHOOK_SECRET_CHARS_MIN: usize = 16;
 /// A message id made by the outbox has this many bytes; a receiver that takes less could be sent nothing.
 const REFERENCE_BYTES_MIN: usize = 30;
 const BIZPPURIO_KEYS: [&str; 4] = ["account", "password", "from", "reports"];
-const HTTP_KEYS: [&str; 10] = [
+const HTTP_KEYS: [&str; 11] = [
     "headers",
     "reference_header",
     "reference_bytes_max",
@@ -44,6 +46,7 @@ const HTTP_KEYS: [&str; 10] = [
     "not_sent",
     "vendor_ref",
     "idempotency_header",
+    "lookup",
 ];
 
 /// One destination as read, with what other sections are checked against.
@@ -356,7 +359,76 @@ fn http(section: &mut Section<'_, '_>, secrets: &SecretReader<'_>, problems: &mu
         not_sent: not_sent.value,
         vendor_ref: vendor_ref.value,
         idempotency_header: idempotency_header.value.unwrap_or_default(),
+        lookup: lookup(section, problems),
     }
+}
+
+/// `lookup = { url = "https://.../{message_id}", accepted = {...}, rejected = {...}, never_received = {...} }`
+fn lookup(section: &mut Section<'_, '_>, problems: &mut Problems) -> Option<LookUpSettings> {
+    let place = section.place("lookup");
+    let raw = section.raw("lookup")?;
+    if raw.get_ref().as_str() == Some("off") {
+        return None;
+    }
+    let DeValue::Table(table) = raw.get_ref() else {
+        let came = super::section::kind(raw.get_ref());
+        let expected =
+            "expected \"off\" or { url = \"https://.../{message_id}\", accepted = { status = [200], ... } }";
+        problems.add(&raw.span(), place, format!("is {came}, {expected}"));
+        return None;
+    };
+    let mut inner = Section::new(place.clone(), raw.span(), table);
+    let insecure_http = inner.get(problems, "insecure_http", false, yes_or_no);
+    let hint = "expected for example url = \"https://api.example.com/messages/{message_id}\"";
+    let url = inner.required(problems, "url", hint, String::new(), |value| {
+        let written = quiet_text(value, "a url with {message_id} in it")?;
+        let parsed = url::parse(written)?;
+        if !parsed.https && !parsed.loopback && !insecure_http.value {
+            return Err(format!(
+                "is plain http to {}; use https, or set insecure_http = true here",
+                parsed.host
+            ));
+        }
+        match parsed.rest.matches("{message_id}").count() {
+            1 => Ok(written.to_owned()),
+            _ => Err("does not have {message_id} once in its path or query".to_owned()),
+        }
+    });
+    let accepted = matching::rule(&mut inner, "accepted", &[], problems);
+    let rejected = matching::rule(&mut inner, "rejected", &[], problems);
+    let never_received = matching::rule(&mut inner, "never_received", &[], problems);
+    let never_received_after = inner.get(problems, "never_received_after", NEVER_RECEIVED_AFTER, |value| {
+        duration(value, SECOND, 7 * 86_400 * SECOND)
+    });
+    inner.finish(problems);
+    if never_received.sound
+        && never_received.value.json.is_none()
+        && never_received
+            .value
+            .status
+            .iter()
+            .any(|range| (range.first..=range.last).any(|status| status != 404 && status != 410))
+    {
+        problems.add(
+            &never_received.at,
+            place.clone(),
+            "never_received by its status alone may list 404 and 410 only: anything else proves nothing, and the \
+             message would be sent again; add json and equals",
+        );
+    }
+    if accepted.value.status.is_empty()
+        && rejected.value.status.is_empty()
+        && never_received.value.status.is_empty()
+    {
+        problems.add(&raw.span(), place, "has no rule, expected accepted, rejected or never_received");
+    }
+    Some(LookUpSettings {
+        url: url.value,
+        accepted: accepted.value,
+        rejected: rejected.value,
+        never_received: never_received.value,
+        never_received_after: never_received_after.value,
+    })
 }
 
 /// `headers = { Name = "value or secret reference" }`, sorted by name.

@@ -206,6 +206,23 @@ pub struct HttpSettings {
     pub vendor_ref: Option<String>,
     /// Set only if the receiver really deduplicates; empty = none.
     pub idempotency_header: String,
+    /// How the receiver is asked what became of a message.
+    pub lookup: Option<LookUpSettings>,
+}
+
+/// `lookup` of `type = "http"`: a GET that names the message id, with the destination's own headers.
+#[derive(Clone, Debug)]
+pub struct LookUpSettings {
+    /// With `{message_id}` in it; on the destination's own scheme and host rules.
+    pub url: String,
+    /// Settles ERROR as SENT.
+    pub accepted: Match,
+    /// Settles ERROR as FAILED.
+    pub rejected: Match,
+    /// The receiver's documented "never received": the message goes again, once.
+    pub never_received: Match,
+    /// Before that it is not believed: the request may still be on its way, 1 s..=7 d.
+    pub never_received_after: Duration,
 }
 
 /// A rule over an answer: the status must be listed and, where a JSON rule is given, that must hold too.

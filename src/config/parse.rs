@@ -327,9 +327,28 @@ fn destinations(
                 format!("{:?} is the name of two destinations, expected a name of its own", next.name.value);
             problems.add(&next.name.at, "[[destination]].name", what);
         }
+        if let Some(account) = polled_account(&next)
+            && read.iter().any(|other| polled_account(other) == Some(account))
+        {
+            let what = "polls the reports of an account that another destination polls already; results go to whoever \
+                        asks first, so set reports = \"off\" in one of them";
+            problems.add(&next.name.at, "[[destination]].reports", what);
+        }
         read.push(next);
     }
     read
+}
+
+/// Url and account whose results a destination polls.
+fn polled_account(read: &ReadDestination) -> Option<(&str, &str)> {
+    match read.settings.as_ref() {
+        Some(super::DestinationSettings { url, vendor: super::VendorSettings::BizPpurio(biz), .. })
+            if matches!(biz.reports, super::Reports::Poll(_)) && !biz.account.is_empty() =>
+        {
+            Some((url, &biz.account))
+        }
+        _ => None,
+    }
 }
 
 fn window(mut section: Section<'_, '_>, problems: &mut Problems) -> WindowSettings {

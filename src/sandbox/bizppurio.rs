@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use serde_json::{Map, Value, json};
 
-use super::wire::Answer;
+use crate::listen::wire::Answer;
 
 /// Tokens kept at once; the oldest goes first.
 const TOKENS_MAX: usize = 10_000;

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use super::State;
 use super::ledger::Counts;
 use super::rule::{Rule, parse_duration};
-use super::wire::{Answer, Head, Method};
+use crate::listen::wire::{Answer, Head, Method};
 
 /// First part of every path here.
 pub(super) const PREFIX: &str = "/__sandbox";

@@ -1,11 +1,12 @@
-//! The generic JSON endpoint: any other path takes a message and answers `{"code":1000,"id":"…"}`.
+//! The generic JSON endpoint: any other path takes a message and answers `{"code":1000,"id":"…"}`; and its look-up,
+//! `GET /messages/REFERENCE`: 200 `{"state":"taken"}` for what was taken, else 404.
 //!
 //! Reads who and under which reference; judges nothing about the content.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::wire::Answer;
+use crate::listen::wire::Answer;
 
 /// What the counting needs of a generic request.
 #[derive(Default)]
@@ -48,4 +49,15 @@ pub(super) fn read(header: &str, body: &[u8]) -> Sent {
 pub(super) fn accepted(number: u64, code_as_text: bool) -> Answer {
     let quote = if code_as_text { "\"" } else { "" };
     Answer::json(200, format!("{{\"code\":{quote}1000{quote},\"id\":\"g{number}\"}}"))
+}
+
+/// Path of the look-up, before the reference.
+pub(super) const LOOK_UP: &str = "/messages/";
+
+/// The look-up's answer.
+pub(super) fn looked_up(taken: bool) -> Answer {
+    match taken {
+        true => Answer::json(200, r#"{"state":"taken"}"#.to_owned()),
+        false => Answer::json(404, r#"{"state":"unknown"}"#.to_owned()),
+    }
 }

@@ -75,7 +75,9 @@ pub struct Counts {
     /// customer.
     pub refused: u16,
     /// Heads that named it and whose body never came whole.
-    pub heads_only: u16,
+    pub heads_only: u8,
+    /// How many the vendor took, whatever it answered.
+    pub accepted: u8,
 }
 
 impl Counts {
@@ -184,8 +186,12 @@ impl Ledger {
         }
     }
 
-    pub(super) fn accept(&self) {
-        self.lock().totals.accepted += 1;
+    pub(super) fn accept(&self, reference: &str) {
+        let mut inner = self.lock();
+        inner.totals.accepted += 1;
+        if let Some(counts) = inner.counts.get_mut(reference.as_bytes()) {
+            counts.accepted = counts.accepted.saturating_add(1);
+        }
     }
 
     /// Books a head without its body; the reference is empty where the head named none.

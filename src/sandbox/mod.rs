@@ -21,7 +21,6 @@ pub mod magic;
 mod reports;
 pub mod rule;
 mod server;
-mod wire;
 
 use std::collections::HashMap;
 use std::io;

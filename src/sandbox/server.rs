@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::reports::{self, Accepted};
 use super::rule::{Action, Cut, Facts, ReportPlan, Rule, Stage, When};
-use super::wire::{Answer, Broken, Head, Incoming, Method};
 use super::{State, bizppurio, control, generic};
+use crate::listen::wire::{Answer, Broken, Head, Incoming, Method};
 
 /// Longest time from a request's first byte to its last.
 const WHOLE_REQUEST: Duration = Duration::from_secs(10);
@@ -128,6 +128,10 @@ fn respond(state: &State, head: &Head, body: &[u8]) -> (Answer, Option<Arc<Rule>
             Ok(()) => result_call(state, path, body).unwrap_or_else(code),
         },
         (Method::Get, "/") => Answer::text(200, WELCOME),
+        (Method::Get, look_up) if look_up.starts_with(generic::LOOK_UP) => {
+            let reference = &look_up[generic::LOOK_UP.len()..];
+            generic::looked_up(state.ledger.counts(reference).accepted > 0)
+        }
         (Method::Get, "/healthz") => Answer::text(200, "ok\n"),
         _ => code(5001),
     };
@@ -195,7 +199,7 @@ fn respond_to_message(state: &State, head: &Head, body: &[u8]) -> (Answer, Optio
         Err(code) => bizppurio::code_answer(code, state.options.code_as_text, reference, None),
         Ok(()) if !taken => Answer::json(200, "{}".to_owned()),
         Ok(()) => {
-            state.ledger.accept();
+            state.ledger.accept(reference);
             if vendor {
                 let (media, delivered_code) = reports::media(&sent.message_type);
                 let key = state.reports.accept(Accepted {
@@ -255,7 +259,7 @@ fn shaped(state: &State, usual: Answer, rule: Option<&Rule>, reference: &str) ->
             answer
         }
         Action::Html(status) => {
-            let phrase = super::wire::reason(*status);
+            let phrase = crate::listen::wire::reason(*status);
             let mut answer = Answer::text(
                 *status,
                 format!(

@@ -80,3 +80,23 @@ pub fn append(connection: &Connection, attempt: &Attempt) -> rusqlite::Result<()
         ])?;
     Ok(())
 }
+
+/// Whether this very attempt stands in the log, e.g. from a commit that failed and had landed.
+pub fn is_there(connection: &Connection, attempt: &Attempt) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM attempt WHERE message_id = ?1 AND consumer = ?2 AND started_at_ms = ?3
+                               AND claimed_by = ?4 AND outcome = ?5 AND reason IS ?6)",
+        )?
+        .query_row(
+            params![
+                attempt.message_id,
+                attempt.consumer,
+                attempt.started_at_ms,
+                attempt.claimed_by,
+                attempt.outcome.as_str(),
+                attempt.reason
+            ],
+            |row| row.get(0),
+        )
+}

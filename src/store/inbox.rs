@@ -1,17 +1,19 @@
 //! Sole writer of `inbox`, the guard against a second send: look, claim, record, release, settle what the dead left.
 //!
 //! A [`Sending`] is made here alone, after the commit of its SENDING row, and is spent here alone, by a [`Record`].
-//! A `Record` whose row is no longer in SENDING changes nothing: a late writer loses.
+//! A `Record` whose row is no longer in SENDING undoes nothing: what it knows is added (`Record::late`). Reports have
+//! their effect in the commit of whatever came last, the report or the outcome ([`apply_reports`]).
 
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::attempt::{self, Attempt, AttemptOutcome};
-use super::tally;
+use super::{report, tally};
 use crate::db::writer::{Counted, Work};
-use crate::lifecycle::InboxState;
+use crate::lifecycle::{InboxEvent, InboxMove, InboxState};
 use crate::message::{Destination, MessageId, NotSentProof, Outcome, OwnerId};
+use crate::report::settle;
 use crate::slot;
 
 /// The right to call the vendor for one message: made only by a committed SENDING row, not cloneable, and consumed
@@ -24,6 +26,7 @@ pub struct Sending {
     consumer: Destination,
     message_id: MessageId,
     owner: OwnerId,
+    claimed_at_ms: i64,
 }
 
 impl Sending {
@@ -39,7 +42,7 @@ impl Sending {
     #[doc(hidden)]
     #[cfg(debug_assertions)]
     pub fn for_tests(consumer: Destination, message_id: MessageId) -> Self {
-        Self { row: 0, consumer, message_id, owner: OwnerId::new("test:test") }
+        Self { row: 0, consumer, message_id, owner: OwnerId::new("test:test"), claimed_at_ms: 0 }
     }
 }
 
@@ -99,12 +102,33 @@ pub struct Claim {
     pub owner: OwnerId,
     /// When, UTC milliseconds.
     pub at_ms: i64,
+    /// The local day of that, for the tally.
+    pub day: String,
     /// Where the answer goes.
     pub reply: slot::Answer<ClaimAnswer>,
     /// Filled in by `apply`.
     pub found: Option<Known>,
     /// Filled in by `apply`.
     pub row: i64,
+}
+
+impl Claim {
+    /// A report names this message although no call of it stands in the inbox: the vendor has it, whatever its answer
+    /// said (a refusal at the door that was none). It is not sent again; the reports settle it, or a person does.
+    fn reported(&self, tx: &Connection) -> rusqlite::Result<bool> {
+        if !report::any(tx, &self.consumer, &self.message_id)? {
+            return Ok(false);
+        }
+        tx.prepare_cached(
+            "UPDATE inbox SET status = 'ERROR', finished_at_ms = ?3, settled_by = 'report',
+                    reason = 'REPORTED: the vendor reports on it, though no call of it is known to have arrived'
+              WHERE consumer = ?1 AND message_id = ?2 AND status = 'SENDING'",
+        )?
+        .execute(params![self.consumer, self.message_id, self.at_ms])?;
+        tally::add(tx, &self.day, self.consumer.as_str(), InboxState::Error.as_str(), 1)?;
+        apply_reports(tx, &self.consumer, &self.message_id, &self.day, self.at_ms)?;
+        Ok(true)
+    }
 }
 
 impl Work for Claim {
@@ -115,7 +139,7 @@ impl Work for Claim {
                  SELECT ?1, ?2, ?3, 'SENDING', ?4, ?5 WHERE NOT EXISTS (SELECT 1 FROM inbox WHERE message_id = ?2)",
             )?
             .execute(params![self.consumer, self.message_id, self.fingerprint, self.owner, self.at_ms])?;
-        self.found = if inserted == 1 {
+        self.found = if inserted == 1 && !self.reported(connection)? {
             self.row = connection.last_insert_rowid();
             None
         } else {
@@ -130,6 +154,7 @@ impl Work for Claim {
                 consumer: self.consumer,
                 message_id: self.message_id,
                 owner: self.owner,
+                claimed_at_ms: self.at_ms,
             }),
             Some(known) => ClaimAnswer::Exists(known),
         };
@@ -188,10 +213,14 @@ pub struct Record {
     attempt: Attempt,
     day: Arc<str>,
     finished_at_ms: i64,
+    confirm: Option<Confirm>,
     /// The end that `apply` wrote, if it did.
     ended: Option<InboxState>,
-    confirm: Option<Box<dyn FnOnce() + Send>>,
+    applied: Applied,
 }
+
+/// Runs after the commit of a [`Record`], with what waiting reports made of its row.
+pub type Confirm = Box<dyn FnOnce(Applied) + Send>;
 
 impl Record {
     /// `confirm` runs after the commit: it tells the relay.
@@ -201,87 +230,157 @@ impl Record {
         attempt: Attempt,
         day: Arc<str>,
         finished_at_ms: i64,
-        confirm: Box<dyn FnOnce() + Send>,
+        confirm: Confirm,
     ) -> Self {
-        Self { sending, outcome, attempt, day, finished_at_ms, ended: None, confirm: Some(confirm) }
+        Self {
+            sending,
+            outcome,
+            attempt,
+            day,
+            finished_at_ms,
+            confirm: Some(confirm),
+            ended: None,
+            applied: Applied::Nothing,
+        }
+    }
+}
+
+impl Record {
+    /// What came of the call, as columns.
+    fn ended(&self) -> (InboxState, Option<&String>, Option<&String>, Option<&String>) {
+        match &self.outcome {
+            Outcome::Accepted { code, vendor_ref } => {
+                (InboxState::Sent, Some(code), vendor_ref.as_ref(), None)
+            }
+            Outcome::Rejected { code, reason } => (InboxState::Failed, Some(code), None, Some(reason)),
+            // `NotSent` comes here only where a report says otherwise.
+            Outcome::NotSent { code, reason, .. } | Outcome::Unknown { code, reason } => {
+                (InboxState::Error, code.as_ref(), None, Some(reason))
+            }
+        }
+    }
+
+    /// The row has left SENDING without this outcome: it is there already (its commit failed and had landed), or the
+    /// sweeper called it ERROR, which a report or a person may have settled since. Nothing that is settled is undone; a
+    /// plain answer settles the sweeper's ERROR, and the attempt is kept either way. A row that was deleted by hand in
+    /// mid-call is written again: what was called must stay known.
+    fn late(&self, tx: &Connection) -> rusqlite::Result<()> {
+        let Sending { consumer, message_id, owner, claimed_at_ms, .. } = &self.sending;
+        if attempt::is_there(tx, &self.attempt)? {
+            return Ok(());
+        }
+        attempt::append(tx, &self.attempt)?;
+        let (state, code, vendor_ref, reason) = self.ended();
+        if !matches!(self.outcome, Outcome::NotSent { .. }) && self.write_again(tx)? {
+            return Ok(());
+        }
+        tx.prepare_cached(
+            "UPDATE inbox SET vendor_ref = coalesce(vendor_ref, ?4), vendor_code = coalesce(vendor_code, ?5)
+              WHERE consumer = ?1 AND message_id = ?2 AND claimed_by = ?3 AND claimed_at_ms = ?6",
+        )?
+        .execute(params![consumer, message_id, owner, vendor_ref, code, claimed_at_ms])?;
+        if state == InboxState::Error {
+            return Ok(());
+        }
+        let moved = tx
+            .prepare_cached(
+                "UPDATE inbox SET status = ?4, reason = ?5, finished_at_ms = ?6, settled_by = 'worker'
+                  WHERE consumer = ?1 AND message_id = ?2 AND claimed_by = ?3 AND claimed_at_ms = ?7
+                    AND status = 'ERROR' AND settled_by IN ('sweeper', 'start')",
+            )?
+            .execute(params![
+                consumer,
+                message_id,
+                owner,
+                state,
+                reason,
+                self.finished_at_ms,
+                claimed_at_ms
+            ])?;
+        if moved == 1 {
+            log::warn!("{message_id} dest={consumer} answered after it was called ERROR: {state}");
+            tally::add(tx, &self.day, consumer.as_str(), settled_as(state), 1)?;
+            apply_reports(tx, consumer, message_id, &self.day, self.finished_at_ms)?;
+        }
+        Ok(())
+    }
+
+    /// True if the row was gone and is there again.
+    fn write_again(&self, tx: &Connection) -> rusqlite::Result<bool> {
+        let Sending { consumer, message_id, owner, claimed_at_ms, .. } = &self.sending;
+        let (state, code, vendor_ref, reason) = self.ended();
+        let inserted = tx
+            .prepare_cached(
+                "INSERT INTO inbox (consumer, message_id, fingerprint, status, vendor_code, vendor_ref, reason, claimed_by,
+                                    claimed_at_ms, finished_at_ms, settled_by)
+                 SELECT ?1, ?2, 'unknown', ?3, ?4, ?5, ?6, ?7, ?8, ?9, 'worker'
+                  WHERE NOT EXISTS (SELECT 1 FROM inbox WHERE message_id = ?2)",
+            )?
+            .execute(params![
+                consumer,
+                message_id,
+                state,
+                code,
+                vendor_ref,
+                reason,
+                owner,
+                claimed_at_ms,
+                self.finished_at_ms
+            ])?;
+        if inserted == 1 {
+            log::error!(
+                "{message_id} dest={consumer} its row in the inbox was deleted during its call; it is written again"
+            );
+            tally::add(tx, &self.day, consumer.as_str(), state.as_str(), 1)?;
+        }
+        Ok(inserted == 1)
     }
 }
 
 impl Work for Record {
     fn apply(&mut self, connection: &Connection) -> rusqlite::Result<()> {
-        let Sending { row, consumer, message_id, owner } = &self.sending;
-        self.ended = None;
-        let (state, code, vendor_ref, reason) = match &self.outcome {
-            Outcome::Accepted { code, vendor_ref } => {
-                (InboxState::Sent, Some(code), vendor_ref.as_ref(), None)
-            }
-            Outcome::Rejected { code, reason } => (InboxState::Failed, Some(code), None, Some(reason)),
-            Outcome::Unknown { code, reason } => (InboxState::Error, code.as_ref(), None, Some(reason)),
-            Outcome::NotSent { .. } => {
-                let released = connection
-                    .prepare_cached(
-                        "DELETE FROM inbox WHERE id = ?1 AND consumer = ?2 AND message_id = ?3 AND status = 'SENDING' AND claimed_by = ?4",
-                    )?
-                    .execute(params![row, consumer, message_id, owner])?;
-                if released == 1 {
-                    attempt::append(connection, &self.attempt)?;
-                }
-                return Ok(());
-            }
-        };
+        let Sending { row, consumer, message_id, owner, claimed_at_ms } = &self.sending;
+        (self.ended, self.applied) = (None, Applied::Nothing);
+        if matches!(self.outcome, Outcome::NotSent { .. }) && !report::any(connection, consumer, message_id)?
+        {
+            let released = connection
+                .prepare_cached(
+                    "DELETE FROM inbox WHERE consumer = ?1 AND message_id = ?2 AND status = 'SENDING' AND claimed_by = ?3
+                        AND claimed_at_ms = ?4 AND id = ?5",
+                )?
+                .execute(params![consumer, message_id, owner, claimed_at_ms, row])?;
+            return if released == 1 {
+                attempt::append(connection, &self.attempt)
+            } else {
+                self.late(connection)
+            };
+        }
+        let (state, code, vendor_ref, reason) = self.ended();
         let moved = connection
             .prepare_cached(
-                "UPDATE inbox SET status = ?5, vendor_code = ?6, vendor_ref = ?7, reason = ?8, finished_at_ms = ?9,
+                "UPDATE inbox SET status = ?4, vendor_code = ?5, vendor_ref = ?6, reason = ?7, finished_at_ms = ?8,
                         settled_by = 'worker'
-                  WHERE id = ?1 AND consumer = ?2 AND message_id = ?3 AND status = 'SENDING' AND claimed_by = ?4",
+                  WHERE consumer = ?1 AND message_id = ?2 AND status = 'SENDING' AND claimed_by = ?3
+                    AND claimed_at_ms = ?9 AND id = ?10",
             )?
-            .execute(params![row, consumer, message_id, owner, state, code, vendor_ref, reason, self.finished_at_ms])?;
-        if moved == 0 && state != InboxState::Error {
-            // The sweeper called it ERROR while its call was still under way: the vendor's own answer settles that.
-            let settled = connection
-                .prepare_cached(
-                    "UPDATE inbox SET status = ?5, vendor_code = ?6, vendor_ref = ?7, reason = ?8, finished_at_ms = ?9,
-                            settled_by = 'worker'
-                      WHERE id = ?1 AND consumer = ?2 AND message_id = ?3 AND status = 'ERROR' AND claimed_by = ?4
-                        AND settled_by = 'sweeper'",
-                )?
-                .execute(params![row, consumer, message_id, owner, state, code, vendor_ref, reason, self.finished_at_ms])?;
-            if settled == 1 {
-                log::warn!("{message_id} dest={consumer} answered after it was called ERROR: {state}");
-                attempt::append(connection, &self.attempt)?;
-                self.ended = Some(state);
-                return Ok(());
-            }
-        }
+            .execute(params![
+                consumer,
+                message_id,
+                owner,
+                state,
+                code,
+                vendor_ref,
+                reason,
+                self.finished_at_ms,
+                claimed_at_ms,
+                row
+            ])?;
         if moved == 0 {
-            // It is already there (a commit that failed and had landed), or the row was deleted by hand in mid-call:
-            // what was called must stay known, so the row is written again.
-            let again = connection
-                .prepare_cached(
-                    "INSERT INTO inbox (consumer, message_id, fingerprint, status, vendor_code, vendor_ref, reason, claimed_by,
-                                        claimed_at_ms, finished_at_ms, settled_by)
-                     VALUES (?1, ?2, 'unknown', ?3, ?4, ?5, ?6, ?7, ?8, ?9, 'worker') ON CONFLICT (message_id, consumer) DO NOTHING",
-                )?
-                .execute(params![
-                    consumer,
-                    message_id,
-                    state,
-                    code,
-                    vendor_ref,
-                    reason,
-                    owner,
-                    self.attempt.started_at_ms,
-                    self.finished_at_ms
-                ])?;
-            if again == 0 {
-                return Ok(());
-            }
-            log::error!(
-                "{message_id} dest={consumer} its row in the inbox was deleted during its call; it is written again"
-            );
+            return self.late(connection);
         }
         attempt::append(connection, &self.attempt)?;
         self.ended = Some(state);
+        self.applied = apply_reports(connection, consumer, message_id, &self.day, self.finished_at_ms)?;
         Ok(())
     }
     fn counted(&self) -> Option<Counted> {
@@ -290,7 +389,7 @@ impl Work for Record {
     }
     fn committed(mut self: Box<Self>) {
         if let Some(confirm) = self.confirm.take() {
-            confirm();
+            confirm(self.applied);
         }
     }
     fn failed(self: Box<Self>, why: &str) {
@@ -321,7 +420,7 @@ impl Release {
 
 impl Work for Release {
     fn apply(&mut self, connection: &Connection) -> rusqlite::Result<()> {
-        let Sending { row, consumer, message_id, owner } = &self.sending;
+        let Sending { row, consumer, message_id, owner, .. } = &self.sending;
         connection
             .prepare_cached(
                 "DELETE FROM inbox WHERE id = ?1 AND consumer = ?2 AND message_id = ?3 AND status = 'SENDING' AND claimed_by = ?4",
@@ -395,6 +494,8 @@ fn orphan(row: &rusqlite::Row<'_>) -> rusqlite::Result<Orphan> {
 }
 
 /// SENDING -> ERROR for one orphan: it may have been sent, so it never is again. False if somebody was first.
+/// SENDING -> ERROR for one orphan: it may have been sent, so it never is again. False if somebody was first, or if
+/// reports that waited settled it at once.
 pub fn settle_orphan(
     connection: &Connection,
     orphan: &Orphan,
@@ -427,8 +528,184 @@ pub fn settle_orphan(
             },
         )?;
         tally::add(connection, day, orphan.consumer.as_str(), InboxState::Error.as_str(), 1)?;
+        let applied = apply_reports(connection, &orphan.consumer, &orphan.message_id, day, now_ms)?;
+        return Ok(!matches!(applied, Applied::Moved { .. }));
     }
-    Ok(moved == 1)
+    Ok(false)
+}
+
+/// How the tally counts what settled an ERROR.
+fn settled_as(state: InboxState) -> &'static str {
+    match state {
+        InboxState::Failed => "SETTLED_FAILED",
+        _ => "SETTLED_SENT",
+    }
+}
+
+/// What the stored reports did to a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Applied {
+    /// The inbox does not know the message.
+    NoRow,
+    /// Nothing changed: it waits for its outcome, or it is known already.
+    Nothing,
+    /// Its `delivery` changed.
+    Delivery,
+    /// Its state changed.
+    Moved {
+        /// From here.
+        from: InboxState,
+        /// To here.
+        to: InboxState,
+        /// Against the vendor's own answer or a person's verdict, not just an earlier report's.
+        overruled: bool,
+    },
+}
+
+/// Lets all stored reports of a message have their effect on its row, by the table of [`settle`]. Repeatable: without a
+/// new report or outcome it changes nothing.
+pub fn apply_reports(
+    tx: &Connection,
+    consumer: &Destination,
+    message_id: &MessageId,
+    day: &str,
+    now_ms: i64,
+) -> rusqlite::Result<Applied> {
+    let said = report::said(tx, consumer, message_id)?;
+    if said.is_empty() {
+        return Ok(Applied::Nothing);
+    }
+    struct Row {
+        from: InboxState,
+        delivery: Option<String>,
+        delivery_code: Option<String>,
+        settled_by: Option<String>,
+    }
+    let row = tx
+        .prepare_cached(
+            "SELECT status, delivery, delivery_code, settled_by FROM inbox WHERE consumer = ?1 AND message_id = ?2",
+        )?
+        .query_row(params![consumer, message_id], |row| {
+            Ok(Row {
+                from: row.get(0)?,
+                delivery: row.get(1)?,
+                delivery_code: row.get(2)?,
+                settled_by: row.get(3)?,
+            })
+        })
+        .optional()?;
+    let Some(Row { from, delivery, delivery_code, settled_by }) = row else { return Ok(Applied::NoRow) };
+    let Some(settlement) = settle(from, &said) else { return Ok(Applied::Nothing) };
+    let Some(InboxMove::To(to)) = from.after(settlement.event) else { return Ok(Applied::Nothing) };
+    let code = &settlement.by.code;
+    if to == from
+        && delivery.as_deref() == Some(settlement.delivery.as_str())
+        && delivery_code.as_ref() == Some(code)
+    {
+        return Ok(Applied::Nothing);
+    }
+    let reason = format!("report {code}: {}", settlement.by.meaning);
+    tx.prepare_cached(
+        "UPDATE inbox SET status = ?4, delivery = ?5, delivery_code = ?6,
+                reason = CASE WHEN ?3 = ?4 THEN reason ELSE ?7 END,
+                settled_by = CASE WHEN ?3 = ?4 THEN settled_by ELSE 'report' END,
+                finished_at_ms = CASE WHEN ?3 = ?4 THEN finished_at_ms ELSE ?8 END
+          WHERE consumer = ?1 AND message_id = ?2 AND status = ?3",
+    )?
+    .execute(params![
+        consumer,
+        message_id,
+        from,
+        to,
+        settlement.delivery.as_str(),
+        code,
+        reason,
+        now_ms
+    ])?;
+    if from == to {
+        return Ok(Applied::Delivery);
+    }
+    if from == InboxState::Error {
+        tally::add(tx, day, consumer.as_str(), settled_as(to), 1)?;
+    }
+    let overruled = from == InboxState::Failed && settled_by.as_deref() != Some("report");
+    Ok(Applied::Moved { from, to, overruled })
+}
+
+/// A verdict on an ERROR row by somebody who knows more than the call did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Verdict<'v> {
+    /// `SettleSent`, `SettleFailed` or `SettleNotSent`.
+    pub event: InboxEvent,
+    /// Who: `operator` or `look-up`.
+    pub by: &'v str,
+    /// The vendor's code, where it told one.
+    pub code: Option<&'v str>,
+    /// The vendor's own id, where it told one.
+    pub vendor_ref: Option<&'v str>,
+    /// Why, for people.
+    pub reason: &'v str,
+}
+
+/// ERROR -> SENT | FAILED | (row deleted; its attempts stay). `None` = it is done; else the state it is in, from which
+/// this does not lead, or no row.
+pub fn settle_error(
+    tx: &Connection,
+    consumer: &Destination,
+    message_id: &MessageId,
+    verdict: &Verdict<'_>,
+    day: &str,
+    now_ms: i64,
+) -> rusqlite::Result<Result<(), Option<InboxState>>> {
+    let Some(leads) = InboxState::Error.after(verdict.event) else {
+        return Ok(Err(state(tx, consumer, message_id)?));
+    };
+    let (moved, counted) = match leads {
+        InboxMove::To(to) => (
+            tx.prepare_cached(
+                "UPDATE inbox SET status = ?3, reason = ?4, settled_by = ?5, finished_at_ms = ?6,
+                        vendor_code = coalesce(?7, vendor_code), vendor_ref = coalesce(?8, vendor_ref)
+                  WHERE consumer = ?1 AND message_id = ?2 AND status = 'ERROR'",
+            )?
+            .execute(params![
+                consumer,
+                message_id,
+                to,
+                verdict.reason,
+                verdict.by,
+                now_ms,
+                verdict.code,
+                verdict.vendor_ref
+            ])?,
+            settled_as(to),
+        ),
+        InboxMove::RowDeleted => (
+            tx.prepare_cached(
+                "DELETE FROM inbox WHERE consumer = ?1 AND message_id = ?2 AND status = 'ERROR'",
+            )?
+            .execute(params![consumer, message_id])?,
+            "SETTLED_NOT_SENT",
+        ),
+    };
+    if moved == 0 {
+        return Ok(Err(state(tx, consumer, message_id)?));
+    }
+    tally::add(tx, day, consumer.as_str(), counted, 1)?;
+    // A report that named it so far only as uncertain may still say more of a settled row.
+    apply_reports(tx, consumer, message_id, day, now_ms)?;
+    Ok(Ok(()))
+}
+
+/// The state of a message's row.
+pub fn state(
+    connection: &Connection,
+    consumer: &Destination,
+    message_id: &MessageId,
+) -> rusqlite::Result<Option<InboxState>> {
+    connection
+        .prepare_cached("SELECT status FROM inbox WHERE consumer = ?1 AND message_id = ?2")?
+        .query_row(params![consumer, message_id], |row| row.get(0))
+        .optional()
 }
 
 /// ERROR rows of one destination.

@@ -3,9 +3,13 @@
 
 pub mod alert;
 pub mod attempt;
+pub mod audit;
 pub mod destination;
 pub mod inbox;
+pub mod inquiry;
 pub mod meta;
 pub mod outbox;
+pub mod rearm;
+pub mod report;
 pub mod suppress;
 pub mod tally;

@@ -9,6 +9,7 @@ mod content;
 mod decode;
 mod encode;
 pub mod report_codes;
+mod results;
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use serde_json::Value;
 use self::codes::Class;
 use super::client::{Answer, Client, ClientSettings, Exchange};
 use super::token::{Issued, Tokens};
-use super::{Prepared, Unfit, Vendor, pace};
+use super::{Prepared, ReportSource, Unfit, Vendor, pace};
 use crate::config::{BizPpurioSettings, DestinationSettings, Secret};
 use crate::message::{Message, NotSentKind, NotSentProof, Outcome, Reply, Timing};
 use crate::store::inbox::Sending;
@@ -48,6 +49,8 @@ pub struct BizPpurio {
     message_url: String,
     settings: BizPpurioSettings,
     client: Client,
+    /// For the result calls: their lists are long, and they never wait for a message's connection.
+    results: Client,
     tokens: Tokens,
 }
 
@@ -71,6 +74,8 @@ impl BizPpurio {
             message_url: format!("{base}/v3/message"),
             settings: settings.clone(),
             client: Client::new(client)?,
+            results: Client::new(&ClientSettings { idle_max: 1, ..client.clone() })?
+                .with_answers_up_to(results::ANSWER_BYTES_MAX),
             tokens: Tokens::default(),
         })
     }
@@ -140,6 +145,10 @@ impl Vendor for BizPpurio {
             }
             decoded.outcome
         })
+    }
+
+    fn report_source(&self) -> Option<&dyn ReportSource> {
+        Some(self)
     }
 
     fn probe(&self) -> Result<String, String> {

@@ -77,7 +77,7 @@ pub enum Exchange {
 pub struct Answer {
     /// Status code.
     pub status: u16,
-    /// The body, at most [`crate::limits::ANSWER_BYTES_MAX`].
+    /// The body, at most [`crate::limits::ANSWER_BYTES_MAX`] (unless the client was made for lists).
     pub body: Vec<u8>,
     /// Its length was given by Content-Length or chunks and kept; if not, the end is not proven.
     pub framed: bool,
@@ -100,6 +100,7 @@ pub struct Client {
     named_roots: Option<RootCerts>,
     resolver: CachedResolver,
     agents: Mutex<Agents>,
+    answer_bytes_max: u64,
 }
 
 /// Built when first needed, and anew after a panic inside ureq (its pool's lock may be poisoned).
@@ -127,7 +128,14 @@ impl Client {
             named_roots,
             resolver: CachedResolver::default(),
             agents: Mutex::default(),
+            answer_bytes_max: ANSWER_BYTES_MAX,
         })
+    }
+
+    /// Reads answers of up to this many bytes; for lists, which are longer than answers to a message.
+    pub fn with_answers_up_to(mut self, bytes: u64) -> Self {
+        self.answer_bytes_max = bytes;
+        self
     }
 
     /// POSTs once. Never follows, never retries, refuses a second request within the call.
@@ -216,7 +224,7 @@ impl Client {
         let result = catch_unwind(AssertUnwindSafe(|| {
             let mut response = run(&agent)?;
             status = Some(response.status().as_u16());
-            read_answer(&mut response)
+            read_answer(&mut response, self.answer_bytes_max)
         }));
         let (wire, timing) = (call.record(), call.timing());
         drop(call);
@@ -321,7 +329,7 @@ fn not_sent(reason: String) -> Exchange {
     Exchange::NotSent { reason, proof: NotSentProof::vendor_only(), too_late: false }
 }
 
-fn read_answer(response: &mut Response<Body>) -> Result<Answer, Error> {
+fn read_answer(response: &mut Response<Body>, bytes_max: u64) -> Result<Answer, Error> {
     let status = response.status().as_u16();
     let headers: Vec<(String, String)> = response
         .headers()
@@ -338,7 +346,7 @@ fn read_answer(response: &mut Response<Body>) -> Result<Answer, Error> {
         });
     let framed =
         chunked || matches!(status, 204 | 304) || headers.iter().any(|(name, _)| name == "content-length");
-    let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
+    let body = response.body_mut().with_config().limit(bytes_max).read_to_vec()?;
     Ok(Answer { status, body, framed, headers })
 }
 

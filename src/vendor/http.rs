@@ -7,10 +7,10 @@ mod rules;
 pub mod template;
 
 use self::template::{Escaping, Template};
-use super::client::{Client, ClientSettings};
-use super::{Prepared, Unfit, Vendor};
+use super::client::{Client, ClientSettings, Exchange};
+use super::{LookedUp, Prepared, Unfit, Vendor};
 use crate::config::{DestinationSettings, HttpSettings};
-use crate::message::{Message, Reply};
+use crate::message::{Message, MessageId, Reply};
 use crate::store::inbox::Sending;
 
 /// One `type = "http"` destination; shared by its threads.
@@ -110,6 +110,20 @@ impl Vendor for Http {
         let (exchange, timing) =
             self.client.post_before(prepared.begin_before, &self.url, &headers, &prepared.body);
         super::reply(exchange, timing, |answer| rules::read(settings, answer))
+    }
+
+    fn look_up(&self, message_id: &MessageId) -> Option<LookedUp> {
+        let lookup = self.encoder.settings.lookup.as_ref()?;
+        let url = lookup.url.replace("{message_id}", &crate::percent::encode(message_id.as_str()));
+        let headers: Vec<(&str, &str)> =
+            self.encoder.settings.headers.iter().map(|(name, value)| (name.as_str(), value.reveal())).collect();
+        let (exchange, _) = self.client.get_once(&url, &headers);
+        Some(match exchange {
+            Exchange::Answered(answer) => {
+                rules::read_look_up(lookup, self.encoder.settings.vendor_ref.as_deref(), &answer)
+            }
+            Exchange::NotSent { reason, .. } | Exchange::Unknown { reason, .. } => LookedUp::Unclear(reason),
+        })
     }
 
     fn probe(&self) -> Result<String, String> {

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use self::client::{Answer, Exchange};
 use crate::config::{DestinationSettings, VendorSettings};
-use crate::message::{Message, NotSentKind, Outcome, Reply, Timing};
+use crate::message::{Message, MessageId, NotSentKind, Outcome, Reply, Timing};
 use crate::store::inbox::Sending;
 
 /// A request made ready by [`Vendor::prepare`]; its content is the adapter's own.
@@ -71,9 +71,65 @@ pub trait Vendor: Send + Sync {
         false
     }
 
+    /// Where the vendor keeps reports to be fetched, if it does.
+    fn report_source(&self) -> Option<&dyn ReportSource> {
+        None
+    }
+
+    /// Asks the vendor once what became of a message; `None` where it has no look-up. Carries no message.
+    fn look_up(&self, _message_id: &MessageId) -> Option<LookedUp> {
+        None
+    }
+
     /// One harmless exchange to see whether the far end answers (a token, a TCP+TLS connect); used by `check`
     /// and `dest probe`. `Ok` holds one line for people.
     fn probe(&self) -> Result<String, String>;
+}
+
+/// Reports that wait at the vendor until we say that they are on our disk. One asker for each account: results go to
+/// whoever asks first.
+pub trait ReportSource: Send + Sync {
+    /// Names the account for a lock; holds no secret.
+    fn account(&self) -> String;
+    /// How many reports come at once at most: as many mean that there may be more.
+    fn batch_max(&self) -> usize;
+    /// Fetches what waits, oldest first. They come again until they are confirmed.
+    fn fetch(&self) -> Result<Vec<serde_json::Value>, Refused>;
+    /// Says that these items (the vendor's ids) are stored.
+    fn confirm(&self, items: &[String]) -> Result<(), Refused>;
+}
+
+/// Why reports cannot be fetched or confirmed now; nothing is lost by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// For people, without secrets.
+    pub reason: String,
+    /// The vendor asks for a pause.
+    pub wait: Option<std::time::Duration>,
+}
+
+/// What a look-up said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LookedUp {
+    /// The vendor has it.
+    Accepted {
+        /// Its code.
+        code: String,
+        /// The vendor's own id.
+        vendor_ref: Option<String>,
+    },
+    /// The vendor refused it for good.
+    Rejected {
+        /// Its code.
+        code: String,
+    },
+    /// The documented "never received".
+    NeverReceived {
+        /// Its code.
+        code: String,
+    },
+    /// Anything else; for people.
+    Unclear(String),
 }
 
 /// Whether an outcome says something about the destination rather than the message.

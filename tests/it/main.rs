@@ -13,6 +13,7 @@ mod f_http;
 mod f_policy;
 mod f_producer;
 mod f_relay;
+mod f_reports;
 mod f_stop;
 mod f_worker;
 mod hostile;

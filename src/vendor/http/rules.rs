@@ -4,10 +4,10 @@
 
 use serde_json::Value;
 
-use crate::config::{HttpSettings, Match};
+use crate::config::{HttpSettings, LookUpSettings, Match};
 use crate::message::{NotSentKind, NotSentProof, Outcome};
 use crate::vendor::client::Answer;
-use crate::vendor::{json, pace};
+use crate::vendor::{LookedUp, json, pace};
 
 /// Longest reference of the vendor's that is kept, characters.
 const VENDOR_REF_CHARS_MAX: usize = 200;
@@ -73,6 +73,29 @@ pub fn read(settings: &HttpSettings, answer: &Answer) -> Outcome {
         },
         Verdict::Unreadable => unreadable(status, "accepted"),
         Verdict::Fails => unknown(status, "no rule of the settings names this answer"),
+    }
+}
+
+/// What a look-up's answer says: exactly one rule must hold.
+pub fn read_look_up(settings: &LookUpSettings, vendor_ref: Option<&str>, answer: &Answer) -> LookedUp {
+    let json: Option<Value> = if answer.framed { serde_json::from_slice(&answer.body).ok() } else { None };
+    let holds = |rule| matches!(verdict(rule, answer.status, json.as_ref()), Verdict::Holds);
+    let code = |rule: &Match| {
+        let found = rule.json.as_ref().and_then(|(pointer, _)| short_text(json.as_ref()?.pointer(pointer)?));
+        found.unwrap_or_else(|| answer.status.to_string())
+    };
+    let LookUpSettings { accepted, rejected, never_received, .. } = settings;
+    match (holds(accepted), holds(rejected), holds(never_received)) {
+        (true, false, false) => LookedUp::Accepted {
+            code: code(accepted),
+            vendor_ref: vendor_ref.and_then(|pointer| short_text(json.as_ref()?.pointer(pointer)?)),
+        },
+        (false, true, false) => LookedUp::Rejected { code: code(rejected) },
+        (false, false, true) => LookedUp::NeverReceived { code: code(never_received) },
+        (false, false, false) => {
+            LookedUp::Unclear(format!("status {}: no rule of lookup names this answer", answer.status))
+        }
+        _ => LookedUp::Unclear(format!("status {}: more than one rule of lookup holds", answer.status)),
     }
 }
 
@@ -147,6 +170,7 @@ mod tests {
             not_sent: rule(&[401, 429, 307, 302], None),
             vendor_ref: Some("/id".into()),
             idempotency_header: String::new(),
+            lookup: None,
         }
     }
 
@@ -197,5 +221,34 @@ mod tests {
         let read = |status| read(&settings(), &answer(status, r#"{"code":1000}"#, false));
         assert!(matches!(read(200), Outcome::Unknown { .. }));
         assert!(matches!(read(401), Outcome::NotSent { .. }), "the status alone is this rule's evidence");
+    }
+
+    #[test]
+    fn a_look_up_is_believed_only_where_exactly_one_rule_holds() {
+        let lookup = LookUpSettings {
+            url: String::new(),
+            accepted: rule(&[200], Some(("/state", json!("taken")))),
+            rejected: rule(&[200, 409], Some(("/code", json!(9)))),
+            never_received: rule(&[404], None),
+            never_received_after: Duration::from_secs(600),
+        };
+        let check = |status, body: &str, framed| {
+            let mut answer = answer(status, body, true);
+            answer.framed = framed;
+            match read_look_up(&lookup, Some("/id"), &answer) {
+                LookedUp::Accepted { code, vendor_ref } => format!("accepted {code} {vendor_ref:?}"),
+                LookedUp::Rejected { code } => format!("rejected {code}"),
+                LookedUp::NeverReceived { code } => format!("never {code}"),
+                LookedUp::Unclear(_) => "unclear".to_owned(),
+            }
+        };
+        assert_eq!(check(200, r#"{"state":"taken","id":"v1"}"#, true), r#"accepted taken Some("v1")"#);
+        assert_eq!(check(409, r#"{"code":9}"#, true), "rejected 9");
+        assert_eq!(check(404, "<html>", true), "never 404");
+        assert_eq!(check(200, r#"{"state":"taken","code":9}"#, true), "unclear", "two rules hold");
+        assert_eq!(check(200, r#"{"state":"taken"}"#, false), "unclear", "the end is not proven");
+        for status in [200, 302, 401, 429, 500, 503] {
+            assert_eq!(check(status, "", true), "unclear", "{status}");
+        }
     }
 }

@@ -1,33 +1,52 @@
 //! HTTP/1.1 on one connection: reads whole requests within limits and a deadline, builds answers in one piece.
 //!
-//! Knows nothing of vendors, faults or counting. Bodies need a `Content-Length` (411 otherwise), as the agent
-//! sends them.
+//! Shared by the agent's listener and the sandbox vendor. Knows nothing of routes, vendors, faults or counting. Bodies
+//! need a `Content-Length` (411 otherwise), as the agent sends them.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// Largest request head, bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// Largest request body, bytes.
-const BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Largest request body, bytes; a route may allow less.
+pub(crate) const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// Most header lines.
 const HEADERS_MAX: usize = 64;
 
-/// What the sandbox looks at in a request's head.
+/// A connection whose silences can be bounded.
+pub(crate) trait Stream {
+    fn read_timeout(&self, timeout: Option<Duration>) -> io::Result<()>;
+}
+
+impl Stream for TcpStream {
+    fn read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.set_read_timeout(timeout)
+    }
+}
+
+impl Stream for UnixStream {
+    fn read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.set_read_timeout(timeout)
+    }
+}
+
+/// What the two servers look at in a request's head.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Head {
+pub(crate) struct Head {
     pub method: Method,
     /// Path with its query.
     pub target: String,
     pub authorization: Option<String>,
+    pub host: Option<String>,
     /// `X-Reference`, or empty.
     pub reference: String,
     pub keep_alive: bool,
     expects_continue: bool,
     bytes: usize,
-    body_bytes: usize,
+    pub body_bytes: usize,
 }
 
 impl Head {
@@ -44,7 +63,7 @@ impl Head {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Method {
+pub(crate) enum Method {
     Get,
     #[default]
     Post,
@@ -55,7 +74,7 @@ pub(super) enum Method {
 
 /// Why no request came.
 #[derive(Debug)]
-pub(super) enum Broken {
+pub(crate) enum Broken {
     /// The peer closed, fell silent or broke off, before a head was whole.
     Gone,
     /// Not a request that can be read: answer this status and close.
@@ -63,8 +82,8 @@ pub(super) enum Broken {
 }
 
 /// One connection's reading side.
-pub(super) struct Incoming<'a> {
-    stream: &'a TcpStream,
+pub(crate) struct Incoming<'a, S> {
+    stream: &'a S,
     buffer: Vec<u8>,
     filled: usize,
     /// Longest silence between two requests.
@@ -74,9 +93,12 @@ pub(super) struct Incoming<'a> {
     timeout_in_force: Duration,
 }
 
-impl<'a> Incoming<'a> {
-    pub fn new(stream: &'a TcpStream, idle: Duration, whole: Duration) -> io::Result<Self> {
-        stream.set_read_timeout(Some(idle))?;
+impl<'a, S: Stream> Incoming<'a, S>
+where
+    &'a S: Read + Write,
+{
+    pub fn new(stream: &'a S, idle: Duration, whole: Duration) -> io::Result<Self> {
+        stream.read_timeout(Some(idle))?;
         Ok(Self { stream, buffer: vec![0; 4 * 1024], filled: 0, idle, whole, timeout_in_force: idle })
     }
 
@@ -129,7 +151,7 @@ impl<'a> Incoming<'a> {
         }
         // A system call that whole-in-one-packet requests on a kept connection never make.
         if timeout != self.timeout_in_force {
-            self.stream.set_read_timeout(Some(timeout)).map_err(|_| Broken::Gone)?;
+            self.stream.read_timeout(Some(timeout)).map_err(|_| Broken::Gone)?;
             self.timeout_in_force = timeout;
         }
         if self.filled == self.buffer.len() {
@@ -183,9 +205,14 @@ fn parse_head(bytes: &[u8]) -> Result<Option<Head>, Broken> {
                 _ => return Err(Broken::Bad(400, "Content-Length is not one number")),
             }
         } else if named("transfer-encoding") {
-            return Err(Broken::Bad(411, "the sandbox reads bodies with a Content-Length only"));
+            return Err(Broken::Bad(411, "a body needs a Content-Length here"));
         } else if named("authorization") {
             head.authorization = Some(text().to_owned());
+        } else if named("host") {
+            if head.host.is_some() {
+                return Err(Broken::Bad(400, "two Host headers"));
+            }
+            head.host = Some(text().to_owned());
         } else if named("x-reference") {
             head.reference = text().to_owned();
         } else if named("connection") {
@@ -208,7 +235,7 @@ fn parse_head(bytes: &[u8]) -> Result<Option<Head>, Broken> {
 
 /// An answer, until it is written.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Answer {
+pub(crate) struct Answer {
     pub status: u16,
     /// Whole header lines, each with its CR LF, besides length and connection.
     pub headers: String,
@@ -255,7 +282,7 @@ impl Answer {
 }
 
 /// The standard phrase of a status.
-pub(super) fn reason(status: u16) -> &'static str {
+pub(crate) fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",
         201 => "Created",
@@ -275,6 +302,7 @@ pub(super) fn reason(status: u16) -> &'static str {
         409 => "Conflict",
         411 => "Length Required",
         413 => "Content Too Large",
+        421 => "Misdirected Request",
         422 => "Unprocessable Content",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",

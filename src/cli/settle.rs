@@ -1,0 +1,154 @@
+//! `settle`: a person's verdict on an ERROR. Through the agent's socket while it is up; with its lock while it is down.
+
+use serde_json::json;
+
+use super::settings_file::SettingsFile;
+use super::{Failure, Outcome, agent_call, output};
+use crate::clock::wall_ms;
+use crate::config::Settings;
+use crate::db::{self, Durability, Part};
+use crate::exit;
+use crate::listen;
+use crate::message::{Destination, MessageId};
+use crate::owner::{self, OwnerError, StateDir};
+use crate::policy::Policy;
+use crate::settle::{self, End, Settle, Speaker};
+use crate::store::outbox::{self, Rearmed};
+use crate::store::rearm;
+use crate::who;
+
+/// Arguments of `settle`.
+#[derive(clap::Args)]
+#[command(group = clap::ArgGroup::new("end").required(true))]
+pub struct Args {
+    /// Message id or dedup key of an ERROR
+    #[arg(value_name = "ID-or-KEY")]
+    id: String,
+    /// It went out
+    #[arg(long, group = "end")]
+    sent: bool,
+    /// It did not arrive and never will
+    #[arg(long, group = "end")]
+    failed: bool,
+    /// The vendor never received it: send it, under the same message id
+    #[arg(long, group = "end", requires = "i_checked_the_vendor")]
+    not_sent: bool,
+    /// How you know; kept in the audit
+    #[arg(long, value_name = "TEXT")]
+    note: String,
+    /// You have asked the vendor: if it did arrive after all, the customer gets it twice
+    #[arg(long)]
+    i_checked_the_vendor: bool,
+}
+
+/// Runs the command.
+pub fn run(file: &SettingsFile, args: Args) -> Outcome {
+    let settings = file.load_without_secrets()?;
+    let end = match (args.sent, args.failed) {
+        (true, _) => End::Sent,
+        (_, true) => End::Failed,
+        _ => End::NotSent,
+    };
+    if args.note.trim().is_empty() || args.note.chars().count() > listen::settle::NOTE_CHARS_MAX {
+        return Err(Failure::new(
+            exit::USAGE,
+            "--note is empty or longer than 500 characters: say how you know",
+        ));
+    }
+    let state = StateDir::new(&settings.agent.state_dir);
+    let io =
+        |error: rusqlite::Error| Failure::new(exit::IO, format!("{}: {error}", state.outbox().display()));
+    let reader = db::open_reader(&state.outbox(), Part::Outbox)?;
+    let Some((message_id, destination)) = outbox::find(&reader, &args.id).map_err(io)? else {
+        return Err(Failure::new(exit::NO_INPUT, format!("no message has the id or key {:?}", args.id)));
+    };
+    let path = format!("/v1/messages/{}/settle", crate::percent::encode(message_id.as_str()));
+    let body =
+        json!({ "as": end.as_str(), "note": args.note, "i_checked_the_vendor": args.i_checked_the_vendor });
+    if let Some(answer) = agent_call::post(&settings.listen.socket, &path, &body)? {
+        let text = answer.body["text"].as_str().unwrap_or("the agent gave no reason").to_owned();
+        return tell(&message_id, answer.status, &text);
+    }
+    if end == End::NotSent && outbox::could_rearm(&reader, &message_id).map_err(io)? == Rearmed::Gone {
+        let text = "its content was wiped: nothing can be sent; settle it as failed";
+        return tell(&message_id, 409, text);
+    }
+    drop(reader);
+    let settle = Settle {
+        consumer: destination,
+        message_id: message_id.clone(),
+        end,
+        by: Speaker::Operator(who::this_process()),
+        note: args.note,
+        code: None,
+        vendor_ref: None,
+    };
+    let (status, text) = while_down(file, &settings, &state, &settle)?;
+    tell(&message_id, status, &text)
+}
+
+/// Prints the sentence; its status as an exit code.
+fn tell(message_id: &MessageId, status: u16, text: &str) -> Outcome {
+    let line = format!("{message_id} {text}");
+    match status {
+        200 => output::print(&format!("{line}\n")),
+        404 => Err(Failure::new(exit::NO_INPUT, line)),
+        409 => {
+            output::print(&format!("{line}\n"))?;
+            Ok(exit::NO)
+        }
+        422 => Err(Failure::new(exit::DATA, line)),
+        503 => Err(Failure::new(exit::TRY_AGAIN, line)),
+        _ => Err(Failure::new(exit::UNAVAILABLE, format!("{line} (status {status})"))),
+    }
+}
+
+/// Takes the agent's lock, so that no agent starts meanwhile, and writes itself.
+fn while_down(
+    file: &SettingsFile,
+    settings: &Settings,
+    state: &StateDir,
+    settle: &Settle,
+) -> Result<(u16, String), Failure> {
+    let _ownership = owner::take(state, &file.path).map_err(|error| match &error {
+        OwnerError::Held { .. } => Failure::new(
+            exit::TRY_AGAIN,
+            format!(
+                "the agent is running, but nobody answers on its socket {}; check [listen].socket, or stop the agent \
+                 first",
+                settings.listen.socket.display()
+            ),
+        ),
+        OwnerError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            Failure::new(exit::NOT_PERMITTED, format!("{error}; while the agent is down only its user may settle"))
+        }
+        _ => Failure::new(exit::IO, error.to_string()),
+    })?;
+    let inbox_path = state.inbox();
+    let mut inbox = db::open_writer(&inbox_path, Part::Inbox, Durability::Full)?;
+    let failed = |path: &std::path::Path, error: rusqlite::Error| {
+        let code = if db::is_busy(&error) || db::is_full(&error) { exit::TRY_AGAIN } else { exit::IO };
+        Failure::new(code, format!("{}: {error}", path.display()))
+    };
+    let now_ms = wall_ms();
+    let day = Policy::new(settings).day(now_ms);
+    let settled = db::write(&mut inbox, |tx| settle::apply(tx, settle, &day, now_ms))
+        .map_err(|error| failed(&inbox_path, error))?;
+    // What was noted now or by an earlier run that died; what the relay of a dead agent still holds waits for its start.
+    let outbox_path = state.outbox();
+    let notes: Vec<(Destination, MessageId)> =
+        rearm::open(&inbox, 1_000).map_err(|error| failed(&inbox_path, error))?;
+    if !notes.is_empty() {
+        let mut outbox = db::open_writer(&outbox_path, Part::Outbox, Durability::Full)?;
+        for (consumer, message_id) in notes {
+            if settle::open_outbox_row(&inbox, &mut outbox, &consumer, &message_id)
+                .map_err(|error| failed(&outbox_path, error))?
+            {
+                db::write(&mut inbox, |tx| rearm::done(tx, &consumer, &message_id, now_ms))
+                    .map_err(|error| failed(&inbox_path, error))?;
+            }
+        }
+    }
+    let (status, _, text) = listen::settle::said(settled, settle.end);
+    Ok((status, text))
+}

@@ -1,0 +1,67 @@
+//! The agent's local HTTP: a Unix socket (its file mode is the guard) and, if set, a loopback address (token).
+//!
+//! ```text
+//! accept thread for each address (server) ──> a thread for each connection: wire ─> guard ─> routes ─> answer
+//! ```
+//!
+//! To add a call: one line in [`routes::ROUTES`] and a function in a file of its own. A request whose path or method is
+//! not in that table is answered from its head alone. No CORS headers, ever. Never sends a message itself, and holds no
+//! transaction: what is written goes through the inbox's one writer.
+
+pub mod guard;
+mod health;
+mod reports;
+pub mod routes;
+pub mod server;
+pub mod settle;
+pub(crate) mod wire;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+
+use self::wire::Answer;
+use crate::alert::Alerts;
+use crate::config::Secret;
+use crate::db::pool::Pool;
+use crate::db::writer::Writer;
+use crate::policy::Policy;
+use crate::poller::Account;
+use crate::reconcile::Bell;
+
+/// Longest wait for a commit before the caller is told to come again.
+const COMMIT_WAIT: Duration = Duration::from_secs(20);
+
+/// What the routes work with; one for all listeners.
+pub struct Context {
+    /// The inbox's one writer.
+    pub writer: Writer,
+    /// Readers of the inbox.
+    pub inbox: Pool,
+    /// Readers of the outbox.
+    pub outbox: Pool,
+    /// The rules: for the local day.
+    pub policy: Arc<Policy>,
+    /// To tell people.
+    pub alerts: Alerts,
+    /// Accounts whose reports are posted to us, with the secret of their path.
+    pub webhooks: Vec<(Account, Secret)>,
+    /// Wakes the room that opens outbox rows again.
+    pub rearm: Bell,
+    /// Set once the agent is READY, cleared by its stop.
+    pub ready: Arc<AtomicBool>,
+}
+
+/// Waits for a commit's answer: `Err` is the 503 to give.
+fn committed<T>(reply: &Receiver<Result<T, String>>) -> Result<T, Answer> {
+    match reply.recv_timeout(COMMIT_WAIT) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(_)) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+            let mut answer = Answer::text(503, "the inbox cannot be written now; try again\n");
+            answer.header("Retry-After", "10");
+            Err(answer)
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! `POST /v1/messages/{id}/settle`: a person's verdict on an ERROR, as `onceward settle`.
+//!
+//! Body: `{"as": "sent" | "failed" | "not-sent", "note": "...", "i_checked_the_vendor": true}`; the last is needed for
+//! `not-sent`. Answers `{"settled": "...", "text": "..."}`: 200 done (or so already), 404 no such message, 409 its state
+//! does not allow it, 422 a field is wrong.
+
+use serde_json::json;
+
+use super::guard::Peer;
+use super::routes::Request;
+use super::wire::Answer;
+use super::{Context, committed};
+use crate::settle::{End, Settle, SettleNow, Settled, Speaker};
+use crate::store::outbox::{self, Rearmed};
+
+/// How the kernel names a user that the agent's own user namespace does not have.
+const STRANGER: &str = "uid 65534";
+/// Longest name that is kept, characters.
+const WHO_CHARS_MAX: usize = 60;
+/// Longest note, characters.
+pub const NOTE_CHARS_MAX: usize = 500;
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    r#as: String,
+    note: String,
+    #[serde(default)]
+    i_checked_the_vendor: bool,
+    /// Who says so, by their own word: used where the kernel cannot tell (a service with its own user namespace sees
+    /// strangers as one).
+    #[serde(default)]
+    who: String,
+}
+
+pub(super) fn settle(context: &Context, request: &Request<'_>) -> Answer {
+    let wrong = |text: &str| answer(422, "no", text);
+    let Ok(asked) = serde_json::from_slice::<Asked>(request.body) else {
+        return wrong("expected {\"as\": \"sent|failed|not-sent\", \"note\": \"...\"}");
+    };
+    let Some(end) = End::parse(&asked.r#as) else { return wrong("as is not sent, failed or not-sent") };
+    if asked.note.trim().is_empty() || asked.note.chars().count() > NOTE_CHARS_MAX {
+        return wrong("note is empty or longer than 500 characters");
+    }
+    if end == End::NotSent && !asked.i_checked_the_vendor {
+        return wrong("not-sent needs i_checked_the_vendor: if it did arrive, the customer gets it twice");
+    }
+    let unreadable = || answer(503, "no", "the databases cannot be read now; try again");
+    let Ok(reader) = context.outbox.get() else { return unreadable() };
+    let asked_for = crate::percent::decode(request.names[0]).unwrap_or_default();
+    let (message_id, destination) = match outbox::find(&reader, &asked_for) {
+        Ok(Some(found)) => found,
+        Ok(None) => return answer(404, "no", "no message has this id or key"),
+        Err(_) => return unreadable(),
+    };
+    if end == End::NotSent {
+        match outbox::could_rearm(&reader, &message_id) {
+            Ok(Rearmed::Gone) => {
+                return answer(409, "no", "its content was wiped: nothing can be sent; settle it as failed");
+            }
+            Ok(_) => {}
+            Err(_) => return unreadable(),
+        }
+    }
+    drop(reader);
+    let who = match request.peer {
+        Peer::Socket(who) if who.starts_with(STRANGER) && !asked.who.is_empty() => {
+            format!("{} (by its own word)", asked.who.chars().take(WHO_CHARS_MAX).collect::<String>())
+        }
+        Peer::Socket(who) => who.clone(),
+        Peer::Tcp => "token".to_owned(),
+    };
+    let (sender, reply) = crossbeam_channel::bounded(1);
+    context.writer.submit(Box::new(SettleNow {
+        settle: Settle {
+            consumer: destination,
+            message_id,
+            end,
+            by: Speaker::Operator(who),
+            note: asked.note,
+            code: None,
+            vendor_ref: None,
+        },
+        day: context.policy.day(crate::clock::wall_ms()),
+        reply: sender,
+        settled: Settled::Missing,
+    }));
+    let settled = match committed(&reply) {
+        Ok(settled) => settled,
+        Err(answer) => return answer,
+    };
+    if settled == Settled::Yes && end == End::NotSent {
+        context.rearm.ring();
+    }
+    let (status, word, text) = said(settled, end);
+    answer(status, word, &text)
+}
+
+/// Status, word and sentence for what came of a verdict.
+pub fn said(settled: Settled, end: End) -> (u16, &'static str, String) {
+    match settled {
+        Settled::Yes => (200, "yes", format!("settled: ERROR -> {}", end.after())),
+        Settled::Already => (200, "already", format!("is settled as {} already", end.as_str())),
+        Settled::No(state) => (409, "no", format!("not settled: it is {state}, and only ERROR can be")),
+        Settled::Missing => (
+            409,
+            "no",
+            "not settled: no call of it stands (it waits, or was closed by a rule): see `onceward show`"
+                .into(),
+        ),
+        Settled::Reported => (
+            409,
+            "no",
+            "not settled: a report of the vendor names it, so the vendor has it; see `onceward show`".into(),
+        ),
+        Settled::Once => (409, "no", "not settled: it was sent again once before".into()),
+    }
+}
+
+fn answer(status: u16, settled: &str, text: &str) -> Answer {
+    Answer::json(status, json!({ "settled": settled, "text": text }).to_string() + "\n")
+}
