@@ -26,6 +26,7 @@ use crate::owner::{self, OwnerError, Ownership, StateDir};
 use crate::policy::Policy;
 use crate::rate::Rate;
 use crate::relay::{Event, Lane, Relay, RelayParts};
+use crate::retention::room::{Room, RoomParts};
 use crate::store::meta;
 use crate::sweeper::{self, Sweep};
 use crate::thread::spawn;
@@ -110,6 +111,7 @@ pub struct Agent {
     watch: JoinHandle<()>,
     writer_thread: JoinHandle<()>,
     checkpointers: Vec<JoinHandle<()>>,
+    retention: Room,
     stop_within: Duration,
     sweep: SweepParts,
     gates: Vec<(String, Arc<Gate>)>,
@@ -214,6 +216,14 @@ impl Agent {
             });
         })?;
         let relay = spawn("relay", move || relay.run())?;
+        let retention = Room::start(RoomParts {
+            outbox: outbox_path,
+            inbox: state.inbox(),
+            settings: settings.retention.clone(),
+            policy: policy.clone(),
+            relay: relay_events.clone(),
+            writer: writer.clone(),
+        })?;
 
         let agent = Self {
             writer,
@@ -225,6 +235,7 @@ impl Agent {
             watch,
             writer_thread,
             checkpointers: vec![inbox_checkpoint_thread, outbox_checkpoint_thread],
+            retention,
             stop_within: longest_call + STOP_MARGIN,
             sweep: SweepParts {
                 owner,
@@ -312,13 +323,25 @@ impl Agent {
         self.stop.store(true, Ordering::SeqCst);
         self.flags.stop();
         let _ = self.relay_events.send(Event::Stop(deadline));
-        let Self { relay, workers, watch, writer_thread, checkpointers, writer, relay_events, sweep, .. } =
-            self;
+        let Self {
+            relay,
+            workers,
+            watch,
+            writer_thread,
+            checkpointers,
+            writer,
+            relay_events,
+            sweep,
+            retention,
+            ..
+        } = self;
+        let retention = retention.stop();
         let in_time = join_until(relay, deadline); // its lanes drop: workers end
         let late =
             workers.into_iter().map(|worker| join_until(worker, deadline)).filter(|ended| !ended).count();
         let all = in_time && late == 0;
         drop((writer, sweep, relay_events));
+        let all = join_until(retention, deadline) && all;
         if all {
             // Only now is nobody left who could hand the writer an outcome.
             let written = join_until(writer_thread, deadline);

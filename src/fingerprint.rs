@@ -10,8 +10,13 @@ use crate::message::Message;
 
 /// `1:` and 32 hex digits.
 pub fn of(message: &Message) -> String {
+    of_parts(&message.kind, &message.recipient, &message.payload)
+}
+
+/// The same from the three parts, where there is no whole message: a row that is wiped, a producer's repeat.
+pub fn of_parts(kind: &str, recipient: &str, payload: &str) -> String {
     let mut context = Context::new(&SHA256);
-    for part in [&message.kind, &message.recipient, &message.payload] {
+    for part in [kind, recipient, payload] {
         context.update(part.as_bytes());
         context.update(&[0]);
     }

@@ -7,12 +7,14 @@ mod init;
 mod lists;
 mod logging;
 mod output;
+mod purge;
 mod run;
 mod sandbox;
 mod settings_file;
 mod show;
 mod status;
 mod verbs;
+mod verify;
 mod views;
 
 use std::path::PathBuf;
@@ -88,6 +90,10 @@ enum Command {
     Cancel(verbs::Args),
     /// Check settings, databases, a real commit, disk, clock, login, DNS and TLS: one verdict a line
     Check(check::Args),
+    /// Prove that nothing vanished: every message in one state, both files in agreement and sound; agent up or down
+    Verify(verify::Args),
+    /// Retention now: wipe old numbers and texts, let old keys go; or give the space back (--compact)
+    Purge(purge::Args),
     /// Print the schema of both databases
     Schema,
     /// Print the manual page
@@ -122,6 +128,8 @@ pub fn main() -> i32 {
         Command::Release(args) => verbs::run(&settings, verbs::Verb::Release, args),
         Command::Cancel(args) => verbs::run(&settings, verbs::Verb::Cancel, args),
         Command::Check(args) => check::run(&settings, args),
+        Command::Verify(args) => verify::run(&settings, args),
+        Command::Purge(args) => purge::run(&settings, args),
         Command::Schema => output::print(include_str!("../../schema.sql")),
         Command::Man => man(),
         Command::Completions { shell } => {

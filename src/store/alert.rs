@@ -36,3 +36,8 @@ impl Work for Raise {
         true
     }
 }
+
+/// Retention: forgets causes that were last raised before `before_ms`. Returns how many.
+pub fn forget(connection: &Connection, before_ms: i64) -> rusqlite::Result<usize> {
+    connection.prepare_cached("DELETE FROM alert WHERE last_at_ms < ?1")?.execute([before_ms])
+}

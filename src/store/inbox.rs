@@ -85,6 +85,18 @@ pub fn look(
         .optional()
 }
 
+/// The state of a message, for whoever only wants to know that.
+pub fn state(
+    connection: &Connection,
+    consumer: &str,
+    message_id: &str,
+) -> rusqlite::Result<Option<InboxState>> {
+    connection
+        .prepare_cached("SELECT status FROM inbox WHERE consumer = ?1 AND message_id = ?2")?
+        .query_row(params![consumer, message_id], |row| row.get(0))
+        .optional()
+}
+
 /// Work: the durable claim right before the call.
 pub struct Claim {
     /// Destination.

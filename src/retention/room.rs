@@ -1,0 +1,200 @@
+//! Room: a pass of retention each hour, or when a person asks; repeats of wiped rows are compared within seconds.
+//!
+//! It writes nothing itself: steps go to the relay (outbox) and to the inbox writer, one at a time, with pauses, so that
+//! live traffic always goes first. A pass that fails is tried again later and never touches the send path.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use rusqlite::Connection;
+
+use super::pass::{self, Files, Hands, Pass, Unfinished};
+use super::{Done, InboxStep, OutboxStep, apply_inbox};
+use crate::config::RetentionSettings;
+use crate::db::writer::{Work, Writer};
+use crate::db::{self, Part};
+use crate::limits::{
+    PURGE_EVERY, PURGE_FIRST, PURGE_LOOK, PURGE_PAUSE, PURGE_PAUSE_TIMES, PURGE_RETRY, PURGE_ROWS,
+    PURGE_SPAN_ASKED, PURGE_SPAN_TIMED,
+};
+use crate::policy::Policy;
+use crate::relay::Event;
+use crate::store::purge;
+
+/// Longest wait for a step: a writer in trouble answers no later than this, or the pass is given up.
+const STEP_WAIT: Duration = Duration::from_secs(60);
+
+/// A step on its way to the relay.
+#[derive(Debug)]
+pub struct Request {
+    /// What to do.
+    pub step: OutboxStep,
+    /// Where the answer goes; `Err` = not now.
+    pub reply: Sender<Result<Done, String>>,
+}
+
+/// What the room is made of.
+pub struct RoomParts {
+    /// The outbox file.
+    pub outbox: PathBuf,
+    /// The inbox file.
+    pub inbox: PathBuf,
+    /// `[retention]`
+    pub settings: RetentionSettings,
+    /// For the local day.
+    pub policy: Arc<Policy>,
+    /// To the relay.
+    pub relay: Sender<Event>,
+    /// The inbox's one writer.
+    pub writer: Writer,
+}
+
+/// The running room.
+pub struct Room {
+    stop: Sender<()>,
+    handle: JoinHandle<()>,
+}
+
+impl Room {
+    /// Starts the thread.
+    pub fn start(parts: RoomParts) -> std::io::Result<Self> {
+        let (stop, stopped) = crossbeam_channel::bounded(0);
+        let handle = crate::thread::spawn("retention", move || Duty { parts, stopped, reader: None }.run())?;
+        Ok(Self { stop, handle })
+    }
+
+    /// Tells it to end; it does within one step.
+    pub fn stop(self) -> JoinHandle<()> {
+        drop(self.stop);
+        self.handle
+    }
+}
+
+struct Duty {
+    parts: RoomParts,
+    stopped: Receiver<()>,
+    reader: Option<Connection>,
+}
+
+impl Duty {
+    fn run(mut self) {
+        let mut next = Instant::now() + PURGE_FIRST;
+        let mut not_before = Instant::now();
+        while self.stopped.recv_timeout(PURGE_LOOK) == Err(RecvTimeoutError::Timeout) {
+            if Instant::now() < not_before {
+                continue;
+            }
+            match self.look(Instant::now() >= next) {
+                Ok(false) => {}
+                Ok(true) => next = Instant::now() + PURGE_EVERY,
+                Err(Unfinished::Stopping) => return,
+                Err(error) => {
+                    log::warn!(
+                        "retention did not come to its end and is tried again in {} s: {error}",
+                        PURGE_RETRY.as_secs()
+                    );
+                    self.reader = None;
+                    not_before = Instant::now() + PURGE_RETRY;
+                }
+            }
+        }
+    }
+
+    /// True after a whole pass.
+    fn look(&mut self, due: bool) -> Result<bool, Unfinished> {
+        let outbox = match self.reader.take() {
+            Some(reader) => reader,
+            None => open(&self.parts.outbox, Part::Outbox)?,
+        };
+        let outbox = self.reader.insert(outbox);
+        let mut hands = AgentHands { parts: &self.parts, stopped: &self.stopped };
+        if purge::recheck_waits(outbox)? {
+            hands.outbox(OutboxStep::Recheck)?;
+        }
+        let asked_ms = pass::asked(outbox)?;
+        if !due && asked_ms.is_none() {
+            return Ok(false);
+        }
+        let inbox = open(&self.parts.inbox, Part::Inbox)?;
+        let begun = Instant::now();
+        let counts = Pass {
+            files: Files { outboxes: std::slice::from_ref(outbox), inbox: Some(&inbox) },
+            settings: &self.parts.settings,
+            policy: &self.parts.policy,
+            span: if asked_ms.is_some() { PURGE_SPAN_ASKED } else { PURGE_SPAN_TIMED },
+        }
+        .run(&mut hands, &mut |_| {})?;
+        pass::finish(&mut hands, &counts, asked_ms)?;
+        log::info!("retention: {counts:?} in {} ms", begun.elapsed().as_millis());
+        Ok(true)
+    }
+}
+
+fn open(path: &std::path::Path, part: Part) -> Result<Connection, Unfinished> {
+    db::open_reader(path, part).map_err(|error| Unfinished::Write(error.to_string()))
+}
+
+struct AgentHands<'a> {
+    parts: &'a RoomParts,
+    stopped: &'a Receiver<()>,
+}
+
+impl AgentHands<'_> {
+    fn answer(&self, reply: &Receiver<Result<Done, String>>) -> Result<Done, Unfinished> {
+        match reply.recv_timeout(STEP_WAIT) {
+            Ok(answer) => answer.map_err(Unfinished::Write),
+            Err(RecvTimeoutError::Disconnected) => Err(Unfinished::Stopping),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(Unfinished::Write(format!("no answer within {} s", STEP_WAIT.as_secs())))
+            }
+        }
+    }
+}
+
+impl Hands for AgentHands<'_> {
+    fn rows(&self) -> usize {
+        PURGE_ROWS
+    }
+    fn outbox(&mut self, step: OutboxStep) -> Result<Done, Unfinished> {
+        let (reply, answer) = crossbeam_channel::bounded(1);
+        self.parts.relay.send(Event::Purge(Request { step, reply })).map_err(|_| Unfinished::Stopping)?;
+        self.answer(&answer)
+    }
+    fn inbox(&mut self, step: InboxStep) -> Result<Done, Unfinished> {
+        let (reply, answer) = crossbeam_channel::bounded(1);
+        self.parts.writer.submit(Box::new(InboxWork { step, done: Done::default(), reply }));
+        self.answer(&answer)
+    }
+    fn pause(&mut self, took: Duration) -> Result<(), Unfinished> {
+        match self.stopped.recv_timeout(PURGE_PAUSE.max(took * PURGE_PAUSE_TIMES)) {
+            Err(RecvTimeoutError::Timeout) => Ok(()),
+            _ => Err(Unfinished::Stopping),
+        }
+    }
+}
+
+/// Work of the inbox's writer: shares a commit with claims and outcomes.
+struct InboxWork {
+    step: InboxStep,
+    done: Done,
+    reply: Sender<Result<Done, String>>,
+}
+
+impl Work for InboxWork {
+    fn apply(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        self.done = apply_inbox(connection, &self.step)?;
+        Ok(())
+    }
+    fn committed(self: Box<Self>) {
+        let _ = self.reply.send(Ok(self.done));
+    }
+    fn failed(self: Box<Self>, why: &str) {
+        let _ = self.reply.send(Err(why.to_owned()));
+    }
+    fn must_land(&self) -> bool {
+        false
+    }
+}
