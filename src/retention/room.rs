@@ -83,22 +83,25 @@ impl Duty {
     fn run(mut self) {
         let mut next = Instant::now() + PURGE_FIRST;
         let mut not_before = Instant::now();
-        while self.stopped.recv_timeout(PURGE_LOOK) == Err(RecvTimeoutError::Timeout) {
-            if Instant::now() < not_before {
-                continue;
-            }
-            match self.look(Instant::now() >= next) {
-                Ok(false) => {}
-                Ok(true) => next = Instant::now() + PURGE_EVERY,
-                Err(Unfinished::Stopping) => return,
-                Err(error) => {
-                    log::warn!(
-                        "retention did not come to its end and is tried again in {} s: {error}",
-                        PURGE_RETRY.as_secs()
-                    );
-                    self.reader = None;
-                    not_before = Instant::now() + PURGE_RETRY;
+        // The first look is at once: somebody may have asked while the agent was down.
+        loop {
+            if Instant::now() >= not_before {
+                match self.look(Instant::now() >= next) {
+                    Ok(false) => {}
+                    Ok(true) => next = Instant::now() + PURGE_EVERY,
+                    Err(Unfinished::Stopping) => return,
+                    Err(error) => {
+                        log::warn!(
+                            "retention did not come to its end and is tried again in {} s: {error}",
+                            PURGE_RETRY.as_secs()
+                        );
+                        self.reader = None;
+                        not_before = Instant::now() + PURGE_RETRY;
+                    }
                 }
+            }
+            if self.stopped.recv_timeout(PURGE_LOOK) != Err(RecvTimeoutError::Timeout) {
+                return;
             }
         }
     }

@@ -2,6 +2,11 @@
 //!
 //! Time is moved by moving the rows' own times back, as a clock would have.
 
+use std::time::Duration;
+
+use onceward::db::{self, Durability, Part};
+use onceward::retention::pass::{DirectHands, Files, Hands, Pass, Unfinished};
+use onceward::retention::{Done, InboxStep, OutboxStep};
 use rusqlite::Connection;
 
 use crate::support::World;
@@ -87,7 +92,8 @@ fn f24_a_purged_message_is_known_for_the_replay_window_and_not_sent_again() {
     // The same event again, as plain SQL and by the command: known, and nothing waits for long.
     insert(&world.outbox(), "k", r#"{"x":1}"#);
     world.wait("the repeat is compared", |world| world.count("SELECT count(*) FROM outbox_recheck") == 0);
-    let args = ["enqueue", "--key", "k", "--kind", "TEST", "--dest", "gateway", "--to", "01000000001", "--payload"];
+    let args =
+        ["enqueue", "--key", "k", "--kind", "TEST", "--dest", "gateway", "--to", "01000000001", "--payload"];
     let (code, out, error) = world.onceward(&[&args[..], &[r#"{"x":1}"#]].concat());
     assert_eq!((code, out.trim()), (0, id.as_str()), "{error}");
     assert_eq!(world.count("SELECT count(*) FROM outbox_recheck"), 0);
@@ -134,15 +140,25 @@ fn f24_the_key_goes_before_the_guard_and_all_of_it_is_counted() {
         .expect("aged");
     world
         .inbox()
-        .execute("UPDATE attempt SET started_at_ms = started_at_ms - ?1 WHERE message_id <> ?2", rusqlite::params![ms, young])
+        .execute(
+            "UPDATE attempt SET started_at_ms = started_at_ms - ?1 WHERE message_id <> ?2",
+            rusqlite::params![ms, young],
+        )
         .expect("aged");
     let (code, dry, error) = world.onceward(&["purge", "--dry-run"]);
     assert_eq!(code, 0, "{error}");
-    assert!(dry.contains("number and text wiped           3") && dry.contains("nothing was changed"), "{dry}");
+    assert!(
+        dry.contains("number and text wiped           3") && dry.contains("nothing was changed"),
+        "{dry}"
+    );
     assert_eq!(world.count("SELECT count(*) FROM outbox WHERE wiped_at_ms IS NULL"), 4);
 
     let said = purge(&world);
-    for part in ["keys gone                       3", "inbox rows gone                 3", "lines of the call log gone      3"] {
+    for part in [
+        "keys gone                       3",
+        "inbox rows gone                 3",
+        "lines of the call log gone      3",
+    ] {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert_eq!(world.count("SELECT count(*) FROM outbox"), 1);
@@ -301,4 +317,121 @@ fn a_key_is_not_deleted_by_hand() {
     ] {
         assert!(world.outbox().execute(sql, []).is_err(), "{sql}");
     }
+}
+
+/// Hands that do the work until the N-th step, and die there.
+struct Mortal<'a> {
+    hands: DirectHands<'a>,
+    steps_left: usize,
+}
+
+impl Mortal<'_> {
+    fn step(&mut self) -> Result<(), Unfinished> {
+        self.steps_left = self.steps_left.checked_sub(1).ok_or(Unfinished::Stopping)?;
+        Ok(())
+    }
+}
+
+impl Hands for Mortal<'_> {
+    fn rows(&self) -> usize {
+        2
+    }
+    fn outbox(&mut self, step: OutboxStep) -> Result<Done, Unfinished> {
+        self.step()?;
+        self.hands.outbox(step)
+    }
+    fn inbox(&mut self, step: InboxStep) -> Result<Done, Unfinished> {
+        self.step()?;
+        self.hands.inbox(step)
+    }
+    fn pause(&mut self, _took: Duration) -> Result<(), Unfinished> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_pass_that_dies_at_any_step_leaves_both_files_in_agreement() {
+    let world = World::new();
+    let agent = world.agent();
+    for i in 0..5 {
+        sent(&world, &format!("k{i}"));
+    }
+    agent.stop();
+    let settings = onceward::config::Settings::load_without_secrets(&world.config).expect("settings");
+    let policy = onceward::policy::Policy::new(&settings);
+    // 402 days: the ends lie within the span that one pass may take.
+    age(&world, 402);
+    let mut steps = 0;
+    loop {
+        let open =
+            |path: &std::path::Path, part| db::open_writer(path, part, Durability::Full).expect("opens");
+        let (mut outbox, mut inbox) =
+            (open(&world.outbox_path(), Part::Outbox), open(&world.inbox_path(), Part::Inbox));
+        let readers = (
+            db::open_reader(&world.outbox_path(), Part::Outbox).expect("opens"),
+            db::open_reader(&world.inbox_path(), Part::Inbox).expect("opens"),
+        );
+        let pass = Pass {
+            files: Files { outboxes: std::slice::from_ref(&readers.0), inbox: Some(&readers.1) },
+            settings: &settings.retention,
+            policy: &policy,
+            span: Duration::from_secs(7 * 86_400),
+        };
+        let hands = DirectHands { outbox: &mut outbox, inbox: &mut inbox };
+        // Each life gets a little further, and begins with what the one before has left.
+        let ended = pass.run(&mut Mortal { hands, steps_left: 1 + steps % 9 }, &mut |_| {}).is_ok();
+        drop((outbox, inbox, readers));
+        assert_eq!(
+            world.count("SELECT count(*) FROM inbox") + gone(&world),
+            5,
+            "an inbox row goes only after its outbox row"
+        );
+        assert!(world.count("SELECT count(*) FROM inbox") >= world.count("SELECT count(*) FROM outbox"));
+        verified(&world);
+        if ended {
+            break;
+        }
+        steps += 1;
+        assert!(steps < 60, "it never comes to its end");
+    }
+    assert!(steps > 5, "it did die on the way");
+    assert_eq!(world.count("SELECT count(*) FROM outbox") + world.count("SELECT count(*) FROM inbox"), 0);
+}
+
+fn gone(world: &World) -> i64 {
+    world.count("SELECT coalesce(sum(count), 0) FROM inbox_ledger")
+}
+
+#[test]
+fn verify_is_exact_while_retention_takes_keys() {
+    let world = World::new();
+    let mut connection = world.outbox();
+    let tx = connection.transaction().expect("begins");
+    for i in 0..3_000 {
+        tx.execute(
+            "INSERT INTO outbox (dedup_key, kind, destination, recipient, payload, status) VALUES (?1, 'TEST', 'gateway', '010', '{}', 'HELD')",
+            [i.to_string()],
+        )
+        .expect("taken");
+    }
+    let end = onceward::clock::wall_ms() - 401 * DAY_MS;
+    tx.execute("UPDATE outbox SET status = 'FAILED', closed_at_ms = ?1", [end]).expect("closed");
+    tx.execute("UPDATE outbox SET recipient = '', payload = '', fingerprint = '1:0', wiped_at_ms = 1", [])
+        .expect("wiped");
+    tx.execute("INSERT INTO onceward_meta VALUES ('purge_asked_ms', '1')", []).expect("asked");
+    tx.commit().expect("committed");
+    let agent = world.agent();
+    let mut seen_in_between = false;
+    loop {
+        let (code, out, error) = world.onceward(&["verify", "--no-integrity"]);
+        assert_eq!(code, 0, "{out}{error}");
+        let left = world.count("SELECT count(*) FROM outbox");
+        seen_in_between |= left > 0 && left < 3_000;
+        if left == 0 {
+            break;
+        }
+    }
+    assert!(seen_in_between, "it was looked at on the way");
+    assert!(verified(&world).contains("FAILED 3000 (by retention)"));
+    agent.stop();
 }

@@ -54,7 +54,17 @@ fn it_is_exact_beside_live_traffic() {
         let producer = scope.spawn(|| {
             for round in 0..40 {
                 world.put_many(&format!("r{round}"), 50);
-                world.onceward(&["enqueue", "--key", &format!("one{round}"), "--kind", "TEST", "--to", "1", "--payload", "{}"]);
+                world.onceward(&[
+                    "enqueue",
+                    "--key",
+                    &format!("one{round}"),
+                    "--kind",
+                    "TEST",
+                    "--to",
+                    "1",
+                    "--payload",
+                    "{}",
+                ]);
             }
         });
         let mut looks = 0;
@@ -64,7 +74,9 @@ fn it_is_exact_beside_live_traffic() {
             looks += 1;
         }
     });
-    world.wait("all are sent", |world| world.count("SELECT count(*) FROM outbox WHERE closed_at_ms IS NULL") == 0);
+    world.wait("all are sent", |world| {
+        world.count("SELECT count(*) FROM outbox WHERE closed_at_ms IS NULL") == 0
+    });
     let (code, found, _) = verify(&world);
     assert_eq!((code, &found["accepted"]), (0, &2040.into()), "{found}");
     agent.stop();
