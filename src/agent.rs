@@ -217,11 +217,10 @@ impl Agent {
         })?;
         let relay = spawn("relay", move || relay.run())?;
         let retention = Room::start(RoomParts {
-            outbox: outbox_path,
+            outboxes: vec![(outbox_path, relay_events.clone())],
             inbox: state.inbox(),
             settings: settings.retention.clone(),
             policy: policy.clone(),
-            relay: relay_events.clone(),
             writer: writer.clone(),
         })?;
 

@@ -270,4 +270,51 @@ mod tests {
             assert_eq!(age(&row, 100, 1_000), expected, "{row:?}");
         }
     }
+
+    #[test]
+    fn a_step_is_bounded_and_leaves_the_connection_as_it_was() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("outbox.db");
+        drop(db::create(&path, db::Part::Outbox).expect("made"));
+        let mut connection = db::open_writer(&path, db::Part::Outbox, db::Durability::Normal).expect("opens");
+        for i in 0..3 {
+            connection
+                .execute(
+                    "INSERT INTO outbox (dedup_key, kind, recipient, payload, status) VALUES (?1, 'K', '010', '{}', 'HELD')",
+                    [i],
+                )
+                .expect_err("a key is text");
+            connection
+                .execute(
+                    "INSERT INTO outbox (dedup_key, kind, recipient, payload, status) VALUES (?1, 'K', '010', '{}', 'HELD')",
+                    [i.to_string()],
+                )
+                .expect("taken");
+        }
+        connection
+            .execute("UPDATE outbox SET status = 'FAILED', closed_at_ms = 7 WHERE id < 3", [])
+            .expect("closed");
+        let wipe = OutboxStep::Wipe((1..=3).map(|id| (id, "1:0".to_owned())).collect());
+        assert_eq!(
+            apply_outbox(&mut connection, &wipe, 50).expect("wipes").changed,
+            2,
+            "an open row is not wiped"
+        );
+        let delete = |before_ms| OutboxStep::Delete(vec![1, 2, 3], before_ms);
+        assert_eq!(apply_outbox(&mut connection, &delete(7), 50).expect("runs").changed, 0, "not older than");
+        assert_eq!(apply_outbox(&mut connection, &delete(8), 50).expect("deletes").changed, 2);
+        for (name, expected) in [("synchronous", 1), ("secure_delete", 0)] {
+            let found: i64 =
+                connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0)).expect("reads");
+            assert_eq!(found, expected, "{name} is put back");
+        }
+        // What takes longer than a step may is left for the next; at least one row is always dealt with.
+        let slow = each(&[1, 2, 3], |_| {
+            let begun = std::time::Instant::now();
+            while begun.elapsed() < PURGE_STEP_MAX {}
+            Ok(true)
+        })
+        .expect("runs");
+        assert_eq!((slow.dealt, slow.changed), (1, 1));
+    }
 }

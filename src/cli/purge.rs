@@ -114,7 +114,7 @@ fn purge_here(
     let policy = Policy::new(settings);
     let bar = spinner();
     let pass = Pass {
-        files: Files { outboxes: std::slice::from_ref(&readers.0), inbox: Some(&readers.1) },
+        files: Files { outboxes: &[Some(&readers.0)], inbox: Some(&readers.1) },
         settings: &settings.retention,
         policy: &policy,
         span: PURGE_SPAN_ASKED,
@@ -168,7 +168,7 @@ fn dry_run(settings: &Settings, compact: bool) -> Outcome {
     let views = views::open(settings)?;
     let policy = Policy::new(settings);
     let pass = Pass {
-        files: Files { outboxes: std::slice::from_ref(&views.outbox), inbox: views.inbox.as_ref() },
+        files: Files { outboxes: &[Some(&views.outbox)], inbox: views.inbox.as_ref() },
         settings: &settings.retention,
         policy: &policy,
         span: PURGE_SPAN_ASKED,

@@ -44,8 +44,8 @@ pub enum Unfinished {
 pub trait Hands {
     /// Rows for one step.
     fn rows(&self) -> usize;
-    /// Done by the outbox file's only writer.
-    fn outbox(&mut self, step: OutboxStep) -> Result<Done, Unfinished>;
+    /// Done by the only writer of the outbox at this place of [`Files::outboxes`].
+    fn outbox(&mut self, source: usize, step: OutboxStep) -> Result<Done, Unfinished>;
     /// Done by the inbox file's only writer.
     fn inbox(&mut self, step: InboxStep) -> Result<Done, Unfinished>;
     /// Leaves the files to live traffic after a step that took this long.
@@ -54,8 +54,9 @@ pub trait Hands {
 
 /// Readers of the files. Every outbox that could hand a message over must be in the list.
 pub struct Files<'a> {
-    /// Readers of all outboxes; the first is the agent's own, which the hands write.
-    pub outboxes: &'a [Connection],
+    /// Readers of all outboxes, the agent's own first. `None` = cannot be read now: it is left alone, and no inbox row
+    /// goes, since that outbox might hand its message over.
+    pub outboxes: &'a [Option<&'a Connection>],
     /// `None` where the inbox may not be read: then nothing of it is looked at (for counting only).
     pub inbox: Option<&'a Connection>,
 }
@@ -104,12 +105,16 @@ impl Pass<'_> {
         let now_ms = wall_ms();
         let bodies_before_ms = now_ms.saturating_sub(ms(self.settings.bodies));
         let keys_before_ms = now_ms.saturating_sub(ms(self.settings.keys));
-        // First: as long as its key is there, a repeat can be compared.
-        counts.rechecked = until_none(hands, || OutboxStep::Recheck)?;
-        self.wipe(hands, bodies_before_ms, &mut counts, progress)?;
-        counts.quarantine = until_none(hands, || OutboxStep::Quarantine(bodies_before_ms, keys_before_ms))?;
-        self.keys(hands, now_ms, &mut counts, progress)?;
-        progress(&counts);
+        for (source, outbox) in self.files.outboxes.iter().enumerate() {
+            let Some(outbox) = outbox else { continue };
+            // First: as long as its key is there, a repeat can be compared.
+            counts.rechecked += until_none(hands, source, || OutboxStep::Recheck)?;
+            self.wipe(hands, (source, outbox), bodies_before_ms, &mut counts, progress)?;
+            counts.quarantine +=
+                until_none(hands, source, || OutboxStep::Quarantine(bodies_before_ms, keys_before_ms))?;
+            self.keys(hands, (source, outbox), now_ms, &mut counts, progress)?;
+            progress(&counts);
+        }
         if let Some(inbox) = self.files.inbox {
             // Nothing of the inbox is younger than what the outbox has let go.
             let mark = meta::get(inbox, CUT_MARK)?.and_then(|text| text.parse::<i64>().ok());
@@ -130,13 +135,14 @@ impl Pass<'_> {
     fn wipe(
         &self,
         hands: &mut dyn Hands,
+        (source, outbox): (usize, &Connection),
         before_ms: i64,
         counts: &mut Counts,
         progress: &mut dyn FnMut(&Counts),
     ) -> Result<(), Unfinished> {
         let mut cursor = purge::START;
         loop {
-            let rows = purge::bodies(&self.files.outboxes[0], cursor, before_ms, hands.rows())?;
+            let rows = purge::bodies(outbox, cursor, before_ms, hands.rows())?;
             let Some(last) = rows.last() else { return Ok(()) };
             cursor = (last.closed_at_ms, last.id);
             let mut due = Vec::new();
@@ -147,7 +153,7 @@ impl Pass<'_> {
                     counts.unsettled += 1;
                 }
             }
-            counts.wiped += in_steps(due, hands, |hands, rows| hands.outbox(OutboxStep::Wipe(rows)))?;
+            counts.wiped += in_steps(due, hands, |hands, rows| hands.outbox(source, OutboxStep::Wipe(rows)))?;
             progress(counts);
         }
     }
@@ -155,11 +161,11 @@ impl Pass<'_> {
     fn keys(
         &self,
         hands: &mut dyn Hands,
+        (source, outbox): (usize, &Connection),
         now_ms: i64,
         counts: &mut Counts,
         progress: &mut dyn FnMut(&Counts),
     ) -> Result<(), Unfinished> {
-        let outbox = &self.files.outboxes[0];
         let oldest_ms = purge::oldest_key_ms(outbox)?;
         let Some(cut_ms) = cut_ms(now_ms, self.settings.keys, oldest_ms, self.span) else { return Ok(()) };
         if let Some(inbox) = self.files.inbox {
@@ -188,7 +194,7 @@ impl Pass<'_> {
                 }
             }
             counts.keys +=
-                in_steps(due, hands, |hands, rows| hands.outbox(OutboxStep::Delete(rows, cut_ms)))?;
+                in_steps(due, hands, |hands, rows| hands.outbox(source, OutboxStep::Delete(rows, cut_ms)))?;
             progress(counts);
         }
     }
@@ -246,8 +252,9 @@ impl Pass<'_> {
 
     fn any_outbox_has(&self, message_id: &str) -> rusqlite::Result<bool> {
         for outbox in self.files.outboxes {
-            if purge::outbox_has(outbox, message_id)? {
-                return Ok(true);
+            match outbox {
+                Some(outbox) if !purge::outbox_has(outbox, message_id)? => {}
+                _ => return Ok(true), // a file that cannot be read may have it
             }
         }
         Ok(false)
@@ -255,11 +262,15 @@ impl Pass<'_> {
 }
 
 /// The same step until it finds nothing more. Returns what was changed.
-fn until_none(hands: &mut dyn Hands, step: impl Fn() -> OutboxStep) -> Result<usize, Unfinished> {
+fn until_none(
+    hands: &mut dyn Hands,
+    source: usize,
+    step: impl Fn() -> OutboxStep,
+) -> Result<usize, Unfinished> {
     let mut changed = 0;
     loop {
         let begun = Instant::now();
-        let done = hands.outbox(step())?;
+        let done = hands.outbox(source, step())?;
         if done.changed == 0 {
             return Ok(changed);
         }
@@ -288,10 +299,10 @@ fn in_steps<T: Clone>(
 /// The marks of a pass that came to its end, and what it did for `purge` and `status`.
 pub fn finish(hands: &mut dyn Hands, counts: &Counts, asked_ms: Option<i64>) -> Result<(), Unfinished> {
     let result = serde_json::to_string(counts).unwrap_or_default();
-    hands.outbox(OutboxStep::Mark(RESULT_MARK, result))?;
-    hands.outbox(OutboxStep::Mark(DONE_MARK, wall_ms().to_string()))?;
+    hands.outbox(0, OutboxStep::Mark(RESULT_MARK, result))?;
+    hands.outbox(0, OutboxStep::Mark(DONE_MARK, wall_ms().to_string()))?;
     if let Some(asked_ms) = asked_ms {
-        hands.outbox(OutboxStep::Mark(SERVED_MARK, asked_ms.to_string()))?;
+        hands.outbox(0, OutboxStep::Mark(SERVED_MARK, asked_ms.to_string()))?;
     }
     Ok(())
 }
@@ -319,7 +330,7 @@ impl Hands for DirectHands<'_> {
     fn rows(&self) -> usize {
         200
     }
-    fn outbox(&mut self, step: OutboxStep) -> Result<Done, Unfinished> {
+    fn outbox(&mut self, _source: usize, step: OutboxStep) -> Result<Done, Unfinished> {
         super::apply_outbox(self.outbox, &step, self.rows())
             .map_err(|error| Unfinished::Write(error.to_string()))
     }
@@ -346,7 +357,7 @@ impl Hands for CountingHands<'_> {
     fn rows(&self) -> usize {
         200
     }
-    fn outbox(&mut self, step: OutboxStep) -> Result<Done, Unfinished> {
+    fn outbox(&mut self, _source: usize, step: OutboxStep) -> Result<Done, Unfinished> {
         let all = |changed| Ok(Done { dealt: changed, changed });
         match step {
             OutboxStep::Wipe(rows) => all(rows.len()),

@@ -38,16 +38,14 @@ pub struct Request {
 
 /// What the room is made of.
 pub struct RoomParts {
-    /// The outbox file.
-    pub outbox: PathBuf,
+    /// Each outbox file and its relay, the agent's own first.
+    pub outboxes: Vec<(PathBuf, Sender<Event>)>,
     /// The inbox file.
     pub inbox: PathBuf,
     /// `[retention]`
     pub settings: RetentionSettings,
     /// For the local day.
     pub policy: Arc<Policy>,
-    /// To the relay.
-    pub relay: Sender<Event>,
     /// The inbox's one writer.
     pub writer: Writer,
 }
@@ -62,7 +60,9 @@ impl Room {
     /// Starts the thread.
     pub fn start(parts: RoomParts) -> std::io::Result<Self> {
         let (stop, stopped) = crossbeam_channel::bounded(0);
-        let handle = crate::thread::spawn("retention", move || Duty { parts, stopped, reader: None }.run())?;
+        let handle = crate::thread::spawn("retention", move || {
+            Duty { readers: parts.outboxes.iter().map(|_| None).collect(), parts, stopped }.run()
+        })?;
         Ok(Self { stop, handle })
     }
 
@@ -76,7 +76,8 @@ impl Room {
 struct Duty {
     parts: RoomParts,
     stopped: Receiver<()>,
-    reader: Option<Connection>,
+    /// For each outbox; opened when first needed and after trouble.
+    readers: Vec<Option<Connection>>,
 }
 
 impl Duty {
@@ -95,7 +96,7 @@ impl Duty {
                             "retention did not come to its end and is tried again in {} s: {error}",
                             PURGE_RETRY.as_secs()
                         );
-                        self.reader = None;
+                        self.readers.iter_mut().for_each(|reader| *reader = None);
                         not_before = Instant::now() + PURGE_RETRY;
                     }
                 }
@@ -108,23 +109,32 @@ impl Duty {
 
     /// True after a whole pass.
     fn look(&mut self, due: bool) -> Result<bool, Unfinished> {
-        let outbox = match self.reader.take() {
-            Some(reader) => reader,
-            None => open(&self.parts.outbox, Part::Outbox)?,
-        };
-        let outbox = self.reader.insert(outbox);
-        let mut hands = AgentHands { parts: &self.parts, stopped: &self.stopped };
-        if purge::recheck_waits(outbox)? {
-            hands.outbox(OutboxStep::Recheck)?;
+        for ((path, _), reader) in self.parts.outboxes.iter().zip(&mut self.readers) {
+            if reader.is_none() {
+                match open(path, Part::Outbox) {
+                    Ok(opened) => *reader = Some(opened),
+                    Err(error) if due => log::warn!("retention leaves it alone: {error}"),
+                    Err(_) => {}
+                }
+            }
         }
-        let asked_ms = pass::asked(outbox)?;
+        let mut hands = AgentHands { parts: &self.parts, stopped: &self.stopped };
+        for (source, reader) in self.readers.iter().enumerate() {
+            if let Some(reader) = reader
+                && purge::recheck_waits(reader)?
+            {
+                hands.outbox(source, OutboxStep::Recheck)?;
+            }
+        }
+        let outboxes: Vec<Option<&Connection>> = self.readers.iter().map(Option::as_ref).collect();
+        let asked_ms = outboxes.first().copied().flatten().map(pass::asked).transpose()?.flatten();
         if !due && asked_ms.is_none() {
             return Ok(false);
         }
         let inbox = open(&self.parts.inbox, Part::Inbox)?;
         let begun = Instant::now();
         let counts = Pass {
-            files: Files { outboxes: std::slice::from_ref(outbox), inbox: Some(&inbox) },
+            files: Files { outboxes: &outboxes, inbox: Some(&inbox) },
             settings: &self.parts.settings,
             policy: &self.parts.policy,
             span: if asked_ms.is_some() { PURGE_SPAN_ASKED } else { PURGE_SPAN_TIMED },
@@ -161,9 +171,10 @@ impl Hands for AgentHands<'_> {
     fn rows(&self) -> usize {
         PURGE_ROWS
     }
-    fn outbox(&mut self, step: OutboxStep) -> Result<Done, Unfinished> {
+    fn outbox(&mut self, source: usize, step: OutboxStep) -> Result<Done, Unfinished> {
         let (reply, answer) = crossbeam_channel::bounded(1);
-        self.parts.relay.send(Event::Purge(Request { step, reply })).map_err(|_| Unfinished::Stopping)?;
+        let (_, relay) = &self.parts.outboxes[source];
+        relay.send(Event::Purge(Request { step, reply })).map_err(|_| Unfinished::Stopping)?;
         self.answer(&answer)
     }
     fn inbox(&mut self, step: InboxStep) -> Result<Done, Unfinished> {

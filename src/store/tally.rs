@@ -27,3 +27,32 @@ pub fn fold(connection: &Connection, first_kept: &str) -> rusqlite::Result<usize
         .execute(params![BEFORE, first_kept])?;
     connection.prepare_cached("DELETE FROM tally WHERE day < ?1")?.execute([first_kept])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::{Part, migrate};
+
+    #[test]
+    fn folding_keeps_the_sums_and_may_be_repeated() {
+        let connection = Connection::open_in_memory().expect("opens");
+        connection.execute_batch(migrate::schema(Part::Inbox)).expect("the schema");
+        for (day, what) in
+            [("2026-01-01", "SENT"), ("2026-01-02", "SENT"), ("2026-01-02", "ERROR"), ("2026-03-01", "SENT")]
+        {
+            add(&connection, day, "gateway", what, 5).expect("added");
+        }
+        for (first_kept, gone) in [("2026-01-02", 1), ("2026-02-01", 2), ("2026-02-01", 0)] {
+            assert_eq!(fold(&connection, first_kept).expect("folds"), gone, "{first_kept}");
+        }
+        let left: Vec<(String, String, i64)> = connection
+            .prepare("SELECT day, what, count FROM tally ORDER BY day, what")
+            .and_then(|mut rows| {
+                rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?.collect()
+            })
+            .expect("reads");
+        let expected = [("2026-03-01", "SENT", 5), (BEFORE, "ERROR", 5), (BEFORE, "SENT", 10)]
+            .map(|(day, what, count)| (day.into(), what.into(), count));
+        assert_eq!(left, expected);
+    }
+}

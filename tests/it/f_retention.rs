@@ -336,9 +336,9 @@ impl Hands for Mortal<'_> {
     fn rows(&self) -> usize {
         2
     }
-    fn outbox(&mut self, step: OutboxStep) -> Result<Done, Unfinished> {
+    fn outbox(&mut self, source: usize, step: OutboxStep) -> Result<Done, Unfinished> {
         self.step()?;
-        self.hands.outbox(step)
+        self.hands.outbox(source, step)
     }
     fn inbox(&mut self, step: InboxStep) -> Result<Done, Unfinished> {
         self.step()?;
@@ -372,7 +372,7 @@ fn a_pass_that_dies_at_any_step_leaves_both_files_in_agreement() {
             db::open_reader(&world.inbox_path(), Part::Inbox).expect("opens"),
         );
         let pass = Pass {
-            files: Files { outboxes: std::slice::from_ref(&readers.0), inbox: Some(&readers.1) },
+            files: Files { outboxes: &[Some(&readers.0)], inbox: Some(&readers.1) },
             settings: &settings.retention,
             policy: &policy,
             span: Duration::from_secs(7 * 86_400),
@@ -443,7 +443,10 @@ fn compaction_leaves_no_trace_of_a_wiped_text_in_the_file() {
     let mut ids = Vec::new();
     for i in 0..60 {
         // Some in the page, some in pages of their own.
-        let text = format!("{{\"t\":\"{}\"}}", format!("SECRETWORD{i:02}").repeat(if i % 7 == 0 { 600 } else { 20 }));
+        let text = format!(
+            "{{\"t\":\"{}\"}}",
+            format!("SECRETWORD{i:02}").repeat(if i % 7 == 0 { 600 } else { 20 })
+        );
         ids.push(world.put(&format!("k{i}"), "gateway", &text));
     }
     for id in &ids {
