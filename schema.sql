@@ -45,6 +45,9 @@ CREATE TABLE outbox (
                    DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)),
   closed_at_ms     INTEGER,                                    -- set in final states only
   blocked          INTEGER NOT NULL DEFAULT 0,                 -- 1 = an earlier row of its ordering_key is not finished; 2 = until the clock is right
+  wiped_at_ms      INTEGER,                                    -- retention: recipient and payload are '' since then
+  fingerprint      TEXT,                                       -- what a wiped row said: version ':' hash
+
 
   -- bytes too, not only characters: length() ends at a NUL. What becomes part of logs and requests is printable ASCII.
   CONSTRAINT message_id_has_1_to_100_printable_ascii_characters CHECK (typeof(message_id) = 'text' AND length(message_id) BETWEEN 1 AND 100 AND length(CAST(message_id AS BLOB)) <= 100 AND message_id NOT GLOB '*[^!-~]*'),
@@ -66,7 +69,8 @@ CREATE TABLE outbox (
   CONSTRAINT only_publishing_has_an_owner       CHECK ((status = 'PUBLISHING') = (claimed_by IS NOT NULL)),
   CONSTRAINT owner_and_lease_go_together        CHECK ((claimed_by IS NULL) = (claimed_until_ms IS NULL)),
   CONSTRAINT only_final_states_are_closed       CHECK ((status = 'PUBLISHED' OR status = 'SKIPPED' OR status = 'EXPIRED' OR status = 'FAILED') = (closed_at_ms IS NOT NULL)),
-  CONSTRAINT blocked_is_0_to_2                  CHECK (blocked IN (0, 1, 2))
+  CONSTRAINT blocked_is_0_to_2                  CHECK (blocked IN (0, 1, 2)),
+  CONSTRAINT only_closed_rows_are_wiped         CHECK (wiped_at_ms IS NULL OR (closed_at_ms IS NOT NULL AND fingerprint IS NOT NULL AND recipient = '' AND payload = ''))
 );
 
 -- the claim: one destination, `priority IN (0..9)`, due first; costs the same at any backlog
@@ -76,6 +80,9 @@ CREATE INDEX outbox_claimed ON outbox (claimed_until_ms) WHERE status = 'PUBLISH
 CREATE INDEX outbox_deadline ON outbox (expires_at_ms) WHERE status = 'PENDING' AND expires_at_ms IS NOT NULL;
 -- written with OR: SQLite does not see that `status = 'PARKED'` is within an IN
 CREATE INDEX outbox_stopped ON outbox (status, updated_at_ms) WHERE status = 'PARKED' OR status = 'HELD' OR status = 'EXPIRED';
+-- retention: whose body is still there, and whose key alone is, oldest end first
+CREATE INDEX outbox_body ON outbox (closed_at_ms) WHERE closed_at_ms IS NOT NULL AND wiped_at_ms IS NULL;
+CREATE INDEX outbox_key ON outbox (closed_at_ms) WHERE closed_at_ms IS NOT NULL AND wiped_at_ms IS NOT NULL;
 CREATE INDEX outbox_lane ON outbox (ordering_key, id) WHERE ordering_key IS NOT NULL AND closed_at_ms IS NULL;
 
 -- A second row under a known dedup_key: kept apart, never sent. Holds personal data like the outbox itself.
@@ -93,6 +100,31 @@ CREATE TABLE quarantine (
   reason           TEXT NOT NULL
 );
 CREATE INDEX quarantine_key ON quarantine (dedup_key);
+CREATE INDEX quarantine_body ON quarantine (at_ms) WHERE recipient IS NOT NULL OR payload IS NOT NULL;
+CREATE INDEX quarantine_age ON quarantine (at_ms);
+
+-- A row under the key of a wiped one: SQL cannot tell whether it says the same, the agent compares fingerprints within
+-- seconds. The same: gone. Other content: on to quarantine. Never sent.
+CREATE TABLE outbox_recheck (
+  id               INTEGER PRIMARY KEY AUTOINCREMENT,
+  at_ms            INTEGER NOT NULL,
+  dedup_key        TEXT NOT NULL,
+  kind             TEXT,
+  class            TEXT,
+  destination      TEXT,
+  recipient        TEXT,
+  payload          TEXT,
+  ordering_key     TEXT
+);
+CREATE INDEX outbox_recheck_key ON outbox_recheck (dedup_key);
+
+-- Counts that outlive the rows, kept by triggers in the very transaction: accepted = rows that are there + deleted ones.
+CREATE TABLE outbox_ledger (
+  what  TEXT PRIMARY KEY NOT NULL,   -- ACCEPTED, or the state that a deleted row had
+  count INTEGER NOT NULL
+);
+INSERT INTO outbox_ledger (what, count)
+VALUES ('ACCEPTED', 0), ('PUBLISHED', 0), ('SKIPPED', 0), ('EXPIRED', 0), ('FAILED', 0), ('QUARANTINED', 0);
 
 -- Opt-outs: whoever stands here gets nothing that the row covers. Applications insert and delete with plain SQL, or
 -- people with `onceward suppress`. What is left empty stands for all of it.
@@ -144,13 +176,24 @@ BEGIN
          NEW.class, NEW.destination, NEW.recipient, NEW.payload, NEW.ordering_key, 'SAME_KEY_OTHER_CONTENT'
     FROM outbox AS first
    WHERE first.dedup_key = NEW.dedup_key
-     AND (first.kind IS NOT NEW.kind OR first.class IS NOT NEW.class OR first.recipient IS NOT NEW.recipient
-          OR first.payload IS NOT NEW.payload OR first.ordering_key IS NOT NEW.ordering_key
+     AND (first.kind IS NOT NEW.kind OR first.class IS NOT NEW.class OR first.ordering_key IS NOT NEW.ordering_key
+          OR (first.wiped_at_ms IS NULL
+              AND (first.recipient IS NOT NEW.recipient OR first.payload IS NOT NEW.payload))
           OR (NEW.destination <> '' AND first.destination <> '' AND first.destination IS NOT NEW.destination))
      AND NOT EXISTS (SELECT 1 FROM quarantine AS q
                       WHERE q.dedup_key = NEW.dedup_key AND q.kind IS NEW.kind AND q.class IS NEW.class
                         AND q.destination IS NEW.destination AND q.recipient IS NEW.recipient
                         AND q.payload IS NEW.payload AND q.ordering_key IS NEW.ordering_key);
+  INSERT INTO outbox_recheck (at_ms, dedup_key, kind, class, destination, recipient, payload, ordering_key)
+  SELECT CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER), NEW.dedup_key, NEW.kind, NEW.class,
+         NEW.destination, NEW.recipient, NEW.payload, NEW.ordering_key
+    FROM outbox AS first
+   WHERE first.dedup_key = NEW.dedup_key AND first.wiped_at_ms IS NOT NULL
+     AND first.kind IS NEW.kind AND first.class IS NEW.class AND first.ordering_key IS NEW.ordering_key
+     AND NOT (NEW.destination <> '' AND first.destination <> '' AND first.destination IS NOT NEW.destination)
+     AND NOT EXISTS (SELECT 1 FROM outbox_recheck AS r
+                      WHERE r.dedup_key = NEW.dedup_key AND r.destination IS NEW.destination
+                        AND r.recipient IS NEW.recipient AND r.payload IS NEW.payload);
   SELECT RAISE(IGNORE);
 END;
 
@@ -174,6 +217,11 @@ WHEN NEW.id > 1 + coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox
  AND NOT EXISTS (SELECT 1 FROM outbox WHERE id = NEW.id - 1)
 BEGIN
   SELECT RAISE(ABORT, 'onceward: leave id to its default');
+END;
+
+CREATE TRIGGER outbox_accepted AFTER INSERT ON outbox
+BEGIN
+  UPDATE outbox_ledger SET count = count + 1 WHERE what = 'ACCEPTED';
 END;
 
 CREATE TRIGGER outbox_lane_enter AFTER INSERT ON outbox
@@ -230,13 +278,14 @@ BEGIN
 END;
 
 -- What was promised to the customer is not edited: cancel the row and insert another under a new dedup_key. A closed
--- row's recipient and payload may be wiped (retention), nothing else.
-CREATE TRIGGER outbox_facts BEFORE UPDATE OF id, message_id, dedup_key, kind, class, recipient, payload, ordering_key, created_at_ms ON outbox
+-- row is wiped by retention, whole and once: its fingerprint takes the place of recipient and payload.
+CREATE TRIGGER outbox_facts BEFORE UPDATE OF id, message_id, dedup_key, kind, class, recipient, payload, ordering_key, created_at_ms, wiped_at_ms, fingerprint ON outbox
 WHEN OLD.id IS NOT NEW.id OR OLD.message_id IS NOT NEW.message_id OR OLD.dedup_key IS NOT NEW.dedup_key
   OR OLD.kind IS NOT NEW.kind OR OLD.class IS NOT NEW.class OR OLD.ordering_key IS NOT NEW.ordering_key
   OR OLD.created_at_ms IS NOT NEW.created_at_ms
-  OR (OLD.payload IS NOT NEW.payload AND NOT (OLD.closed_at_ms IS NOT NULL AND NEW.payload = ''))
-  OR (OLD.recipient IS NOT NEW.recipient AND NOT (OLD.closed_at_ms IS NOT NULL AND NEW.recipient = ''))
+  OR ((OLD.payload IS NOT NEW.payload OR OLD.recipient IS NOT NEW.recipient OR OLD.wiped_at_ms IS NOT NEW.wiped_at_ms
+       OR OLD.fingerprint IS NOT NEW.fingerprint)
+      AND NOT (OLD.closed_at_ms IS NOT NULL AND OLD.wiped_at_ms IS NULL AND NEW.wiped_at_ms IS NOT NULL))
 BEGIN
   SELECT RAISE(ABORT, 'onceward: a message is not edited; use onceward cancel and insert a new row with a new dedup_key');
 END;
@@ -270,6 +319,23 @@ CREATE INDEX audit_target ON audit (target);
 CREATE TRIGGER audit_is_not_edited BEFORE UPDATE ON audit
 BEGIN
   SELECT RAISE(ABORT, 'onceward: the audit is not edited');
+END;
+
+-- A key that went too early would let its event be sent again.
+CREATE TRIGGER outbox_delete_key BEFORE DELETE ON outbox
+WHEN OLD.closed_at_ms IS NOT NULL AND OLD.wiped_at_ms IS NULL
+BEGIN
+  SELECT RAISE(ABORT, 'onceward: a key is kept as long as its event could come again; retention deletes it, see onceward purge');
+END;
+
+CREATE TRIGGER outbox_deleted AFTER DELETE ON outbox
+BEGIN
+  UPDATE outbox_ledger SET count = count + 1 WHERE what = OLD.status;
+END;
+
+CREATE TRIGGER quarantine_deleted AFTER DELETE ON quarantine
+BEGIN
+  UPDATE outbox_ledger SET count = count + 1 WHERE what = 'QUARANTINED';
 END;
 
 -- For people with a shell: readable local times, masked numbers, no payload.
@@ -357,6 +423,22 @@ CREATE TRIGGER inbox_facts BEFORE UPDATE OF consumer, message_id, fingerprint ON
 WHEN OLD.consumer <> NEW.consumer OR OLD.message_id <> NEW.message_id OR OLD.fingerprint <> NEW.fingerprint
 BEGIN
   SELECT RAISE(ABORT, 'onceward: the inbox remembers what was sent; its facts are not edited');
+END;
+
+-- Rows that are gone, by destination and the state they had; kept by the trigger in the very transaction. SENDING rows
+-- that go are claims given back on proof, and the message is still the outbox's: not counted here.
+CREATE TABLE inbox_ledger (
+  consumer TEXT NOT NULL,
+  what     TEXT NOT NULL,
+  count    INTEGER NOT NULL,
+  PRIMARY KEY (consumer, what)
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER inbox_deleted AFTER DELETE ON inbox
+WHEN OLD.status <> 'SENDING'
+BEGIN
+  INSERT INTO inbox_ledger (consumer, what, count) VALUES (OLD.consumer, OLD.status, 1)
+  ON CONFLICT (consumer, what) DO UPDATE SET count = count + 1;
 END;
 
 -- One line per vendor call, also of claims that were released.

@@ -32,6 +32,7 @@ use crate::poller::{Account, Poller};
 use crate::rate::Rate;
 use crate::reconcile::{self, Bell, Rearmer, Reconciler};
 use crate::relay::{Event, Lane, Relay, RelayParts};
+use crate::retention::room::{Room, RoomParts};
 use crate::store::{meta, tally};
 use crate::sweeper::{self, Seen, Sweep};
 use crate::thread::spawn;
@@ -132,6 +133,7 @@ pub struct Agent {
     ready: Arc<AtomicBool>,
     writer_thread: JoinHandle<()>,
     checkpointers: Vec<JoinHandle<()>>,
+    retention: Room,
     stop_within: Duration,
     sweep: SweepParts,
     gates: Vec<(String, Arc<Gate>)>,
@@ -359,7 +361,7 @@ impl Agent {
             listen::Context {
                 writer: writer.clone(),
                 inbox: inbox_pool,
-                outbox: pool::open(outbox_path, Part::Outbox, 1)?,
+                outbox: pool::open(outbox_path.clone(), Part::Outbox, 1)?,
                 policy: policy.clone(),
                 alerts: alerts.clone(),
                 webhooks,
@@ -367,6 +369,13 @@ impl Agent {
                 ready: ready.clone(),
             },
         )?;
+        let retention = Room::start(RoomParts {
+            outboxes: vec![(outbox_path, relay_events.clone())],
+            inbox: state.inbox(),
+            settings: settings.retention.clone(),
+            policy: policy.clone(),
+            writer: writer.clone(),
+        })?;
 
         let agent = Self {
             writer,
@@ -383,6 +392,7 @@ impl Agent {
             ready,
             writer_thread,
             checkpointers: vec![inbox_checkpoint_thread, outbox_checkpoint_thread],
+            retention,
             stop_within: longest_call + STOP_MARGIN,
             sweep: SweepParts {
                 owner,
@@ -489,6 +499,7 @@ impl Agent {
             relay_events,
             sweep,
             telling,
+            retention,
             ..
         } = self;
         drop(telling.conditions_stop);
@@ -497,6 +508,7 @@ impl Agent {
         let _ = join_until(clock_watch, deadline);
         let served = server.stop(deadline);
         drop(settlers_go_on);
+        let retention = retention.stop();
         let in_time = join_until(relay, deadline) && served; // its lanes drop: workers end
         let late =
             workers.into_iter().map(|worker| join_until(worker, deadline)).filter(|ended| !ended).count();
@@ -512,6 +524,7 @@ impl Agent {
         drop(telling.notifier_stop);
         let _ = join_until(telling.notifier, deadline.max(Instant::now() + STOP_MARGIN / 2));
         drop((writer, sweep, relay_events));
+        let all = join_until(retention, deadline) && all;
         if all {
             // Only now is nobody left who could hand the writer an outcome.
             let written = join_until(writer_thread, deadline);

@@ -77,6 +77,38 @@ pub const RELAY_RECONCILE: Duration = Duration::from_secs(60);
 pub const SAME_FAILURE_MAX: u32 = 8;
 /// Most attempts of a message, whatever their reasons.
 pub const ATTEMPTS_MAX: u32 = 100;
+/// First pass of retention after a start, and the pause between passes.
+pub const PURGE_FIRST: Duration = Duration::from_secs(300);
+/// See [`PURGE_FIRST`].
+pub const PURGE_EVERY: Duration = Duration::from_secs(3_600);
+/// How often the retention room looks whether somebody asked for a pass, or a repeat waits for its comparison.
+pub const PURGE_LOOK: Duration = Duration::from_secs(5);
+/// After a pass that failed.
+pub const PURGE_RETRY: Duration = Duration::from_secs(60);
+/// Rows changed by one step: with random keys 50 keep the live commits' p99 at 4 ms (measured).
+pub const PURGE_ROWS: usize = 50;
+/// Longest time of one step inside its transaction; what is left comes in the next.
+pub const PURGE_STEP_MAX: Duration = Duration::from_millis(5);
+/// Shortest pause between two steps; longer where steps are slow.
+pub const PURGE_PAUSE: Duration = Duration::from_millis(50);
+/// A step is followed by a pause of at least this many times its duration: at most a fifth of the time goes to retention.
+pub const PURGE_PAUSE_TIMES: u32 = 4;
+/// How much history a timed pass may forget, from the oldest key on: a clock that jumped years ahead costs a week of
+/// keys for each day that nobody notices, not all of them at once.
+pub const PURGE_SPAN_TIMED: Duration = Duration::from_secs(7 * 3_600);
+/// The same for a pass that a person asked for.
+pub const PURGE_SPAN_ASKED: Duration = Duration::from_secs(7 * 86_400);
+/// Rows read at once from the inbox and the call log, in their order of arrival.
+pub const PURGE_LOOK_ROWS: usize = 500;
+/// So many rows in a row that are too young: the walk from the oldest on has come to its end.
+pub const PURGE_YOUNG_RUN: usize = 500;
+
+/// Rows read at once by `verify`: one short read transaction.
+pub const VERIFY_ROWS: usize = 1_000;
+/// How often `verify` looks again at what seems wrong, since messages move while it reads.
+pub const VERIFY_LOOKS: u32 = 4;
+/// Pause between two such looks.
+pub const VERIFY_PAUSE: Duration = Duration::from_millis(300);
 
 /// How often stale SENDING rows are looked for.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(300);

@@ -28,11 +28,12 @@ use crate::db::pool::Pool;
 use crate::db::{self, Durability, Part, kill};
 use crate::gate::{Gate, Room};
 use crate::limits::{
-    BATCHES_PER_ROUND, HANDOFFS_PER_THREAD, RELAY_GATHER, RELAY_PAUSE, RELAY_RECONCILE, RELAY_SWEEP_MAX,
-    WRITER_RETRY_MAX, WRITER_RETRY_MIN,
+    BATCHES_PER_ROUND, HANDOFFS_PER_THREAD, PURGE_ROWS, RELAY_GATHER, RELAY_PAUSE, RELAY_RECONCILE,
+    RELAY_SWEEP_MAX, WRITER_RETRY_MAX, WRITER_RETRY_MIN,
 };
 use crate::message::{Destination, Message, MessageId, NotSentKind, OwnerId};
 use crate::policy::{Asking, Policy, Verdict, consent, deadline_reason};
+use crate::retention;
 use crate::retry::{self, Next};
 use crate::route;
 use crate::store::outbox::{Facts, RawText};
@@ -109,6 +110,8 @@ pub enum Event {
     Wake,
     /// A worker is done with a hand-off.
     Confirm(Confirm),
+    /// A bounded step of retention, done between two rounds.
+    Purge(retention::room::Request),
     /// Answer when this round is done: a proof of progress.
     Ping(Sender<()>),
     /// Claim nothing more; give back what was not begun; end when all hand-offs are back, or at the deadline.
@@ -277,10 +280,33 @@ impl Relay {
                 Event::Wake => {}
                 Event::Confirm(confirm) => self.confirms.push(confirm),
                 Event::Ping(ping) => pings.push(ping),
+                Event::Purge(request) => self.purge(request),
                 Event::Stop(deadline) => self.stop = Some(deadline),
             }
             next = self.events.try_recv().ok();
         }
+    }
+
+    /// One step of retention in a transaction of its own. Its failure touches nothing else.
+    fn purge(&mut self, request: retention::room::Request) {
+        let answer = match &mut self.connection {
+            Some(connection) if self.stop.is_none() => {
+                match retention::apply_outbox(connection, &request.step, PURGE_ROWS) {
+                    Ok(done) => {
+                        self.parts.checkpointer.after_commit(connection);
+                        Ok(done)
+                    }
+                    Err(error) => {
+                        // As after any failed commit: the next round opens and reads the file anew.
+                        self.connection = None;
+                        Err(format!("{}: {error}", self.parts.path.display()))
+                    }
+                }
+            }
+            Some(_) => Err("stopping".into()),
+            None => Err(format!("{}: cannot be written now", self.parts.path.display())),
+        };
+        let _ = request.reply.send(answer);
     }
 
     fn is_done(&self) -> bool {

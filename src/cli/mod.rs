@@ -10,6 +10,7 @@ mod init;
 mod lists;
 mod logging;
 mod output;
+mod purge;
 mod run;
 mod sandbox;
 mod settings_file;
@@ -19,6 +20,7 @@ mod show;
 mod status;
 mod suppress;
 mod verbs;
+mod verify;
 mod views;
 
 use std::path::PathBuf;
@@ -102,6 +104,10 @@ enum Command {
     Check(check::Args),
     /// Try the alert hooks of the settings
     Alert(alert::Args),
+    /// Prove that nothing vanished: every message in one state, both files in agreement and sound; agent up or down
+    Verify(verify::Args),
+    /// Retention now: wipe old numbers and texts, let old keys go; or give the space back (--compact)
+    Purge(purge::Args),
     /// Print the schema of both databases
     Schema,
     /// Print the manual page
@@ -140,6 +146,8 @@ pub fn main() -> i32 {
         Command::Settle(args) => settle::run(&settings, args),
         Command::Check(args) => check::run(&settings, args),
         Command::Alert(args) => alert::run(&settings, args),
+        Command::Verify(args) => verify::run(&settings, args),
+        Command::Purge(args) => purge::run(&settings, args),
         Command::Schema => output::print(include_str!("../../schema.sql")),
         Command::Man => man(),
         Command::Completions { shell } => {

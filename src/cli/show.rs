@@ -33,13 +33,14 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     let found = views
         .outbox
         .query_row(
-            &format!("SELECT {}, payload, ordering_key, claimed_by, claimed_until_ms, traceparent FROM outbox WHERE message_id = ?1 OR dedup_key = ?1", views::COLUMNS),
+            &format!("SELECT {}, payload, ordering_key, claimed_by, claimed_until_ms, traceparent, wiped_at_ms FROM outbox WHERE message_id = ?1 OR dedup_key = ?1", views::COLUMNS),
             [&args.id],
-            |row| Ok((views::line(row)?, row.get::<_, String>(17)?, row.get::<_, Option<String>>(18)?, row.get::<_, Option<String>>(19)?, row.get::<_, Option<i64>>(20)?, row.get::<_, Option<String>>(21)?)),
+            |row| Ok((views::line(row)?, row.get::<_, String>(17)?, row.get::<_, Option<String>>(18)?, row.get::<_, Option<String>>(19)?, row.get::<_, Option<i64>>(20)?, row.get::<_, Option<String>>(21)?, row.get::<_, Option<i64>>(22)?)),
         )
         .optional()
         .map_err(io)?;
-    let Some((line, payload, ordering_key, claimed_by, claimed_until_ms, traceparent)) = found else {
+    let Some((line, payload, ordering_key, claimed_by, claimed_until_ms, traceparent, wiped_at_ms)) = found
+    else {
         return Err(Failure::new(exit::NO_INPUT, format!("no message has the id or key {:?}", args.id)));
     };
     let zone = &settings.agent.timezone;
@@ -57,20 +58,23 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
             line.destination.clone()
         },
     );
-    say("to", if args.reveal { line.recipient.clone() } else { output::masked(&line.recipient) });
-    say(
-        "payload",
-        if args.reveal { payload.clone() } else { format!("{} bytes (--reveal shows it)", payload.len()) },
-    );
     let message = as_message(&line, &payload);
-    match Fitness::new(&settings).map(|fitness| fitness.check(&message)) {
-        Ok(Ok(fit)) => {
-            for size in &fit.sizes {
-                say("size", size.to_string());
+    match wiped_at_ms {
+        Some(wiped) => say("wiped", format!("number and text went by retention on {}", at(wiped))),
+        None => {
+            say("to", if args.reveal { line.recipient.clone() } else { output::masked(&line.recipient) });
+            let size = format!("{} bytes (--reveal shows it)", payload.len());
+            say("payload", if args.reveal { payload.clone() } else { size });
+            match Fitness::new(&settings).map(|fitness| fitness.check(&message)) {
+                Ok(Ok(fit)) => {
+                    for size in &fit.sizes {
+                        say("size", size.to_string());
+                    }
+                }
+                Ok(Err(unfit)) if line.closed_at_ms.is_none() => say("unfit", unfit.reason),
+                _ => {} // closed already, or a template that `check` will complain about
             }
         }
-        Ok(Err(unfit)) if line.closed_at_ms.is_none() => say("unfit", unfit.reason),
-        _ => {} // wiped already, or a template that `check` will complain about
     }
     if let Some(key) = &ordering_key {
         say("order lane", key.clone());

@@ -52,6 +52,7 @@ fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
         .prepare("SELECT status, count(*) FROM outbox WHERE closed_at_ms IS NOT NULL GROUP BY status ORDER BY status")?
         .query_map([], |row| Ok(json!({ "status": row.get::<_, String>(0)?, "count": row.get::<_, i64>(1)? })))?
         .collect::<rusqlite::Result<_>>()?;
+    let purged_at_ms = crate::retention::pass::mark_ms(&views.outbox, crate::retention::pass::DONE_MARK)?;
     let quarantined: i64 = views.outbox.query_row("SELECT count(*) FROM quarantine", [], |row| row.get(0))?;
 
     let holder = owner::holder(&views.state);
@@ -95,7 +96,7 @@ fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
     Ok(json!({
         "alive": holder.is_some(), "holder": holder, "agent": agent, "now_ms": now_ms, "clock_doubt": clock_doubt, "state_dir": settings.agent.state_dir,
         "environment": settings.agent.environment, "timezone": settings.agent.timezone.iana_name(), "disk_free_bytes": free,
-        "waiting": live, "closed": closed, "quarantined": quarantined, "inbox": fates, "today": today, "alerts": alerts,
+        "waiting": live, "closed": closed, "purged_at_ms": purged_at_ms, "quarantined": quarantined, "inbox": fates, "today": today, "alerts": alerts,
     }))
 }
 
@@ -120,6 +121,10 @@ fn for_people(status: &Value, settings: &Settings) -> String {
     }
     if let Some(free) = status["disk_free_bytes"].as_u64() {
         out.push_str(&format!("disk     {} MiB free\n", free >> 20));
+    }
+    match status["purged_at_ms"].as_i64() {
+        Some(at) => out.push_str(&format!("purge    last done {}\n", output::local_time(at, zone))),
+        None => out.push_str("purge    not yet done\n"),
     }
     let mut section = |title: &str, head: &[&str], rows: Vec<Vec<String>>| {
         if !rows.is_empty() {

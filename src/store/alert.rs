@@ -138,3 +138,8 @@ pub fn quarantine_seen(connection: &Connection) -> rusqlite::Result<i64> {
 fn number(connection: &Connection, key: &str) -> rusqlite::Result<i64> {
     Ok(meta::get(connection, key)?.and_then(|text| text.parse().ok()).unwrap_or(0))
 }
+
+/// Retention: forgets causes that were last raised before `before_ms`. Returns how many.
+pub fn forget(connection: &Connection, before_ms: i64) -> rusqlite::Result<usize> {
+    connection.prepare_cached("DELETE FROM alert WHERE last_at_ms < ?1")?.execute([before_ms])
+}

@@ -9,6 +9,7 @@ pub mod inbox;
 pub mod inquiry;
 pub mod meta;
 pub mod outbox;
+pub mod purge;
 pub mod rearm;
 pub mod report;
 pub mod suppress;

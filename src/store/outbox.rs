@@ -6,10 +6,12 @@
 use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
+use super::purge;
 use crate::clock::ms;
 use crate::clock::trust::Dates;
 use crate::fingerprint;
 use crate::limits::AGING_STEP;
+use crate::limits::PURGE_ROWS;
 use crate::message::{Class, Destination, Message, MessageId, OwnerId};
 
 /// A message as a producer gives it.
@@ -75,10 +77,11 @@ pub fn put(connection: &Connection, message: &NewMessage) -> rusqlite::Result<Pu
         message.expires_at_ms,
         message.traceparent,
     ])?;
-    let (message_id, same): (MessageId, bool) = connection
+    let (message_id, mut same, wiped): (MessageId, bool, bool) = connection
         .prepare_cached(
-            "SELECT message_id, kind IS ?2 AND class IS ?3 AND recipient IS ?4 AND payload IS ?5 AND ordering_key IS ?6
-                 AND (?7 = '' OR destination = '' OR destination = ?7)
+            "SELECT message_id, kind IS ?2 AND class IS ?3 AND ordering_key IS ?6
+                 AND (wiped_at_ms IS NOT NULL OR (recipient IS ?4 AND payload IS ?5))
+                 AND (?7 = '' OR destination = '' OR destination = ?7), wiped_at_ms IS NOT NULL
                FROM outbox WHERE dedup_key = ?1",
         )?
         .query_row(
@@ -91,8 +94,12 @@ pub fn put(connection: &Connection, message: &NewMessage) -> rusqlite::Result<Pu
                 message.ordering_key,
                 message.destination
             ],
-            |row| Ok((row.get(0)?, row.get(1)?)),
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
         )?;
+    if wiped && same {
+        // The trigger could not tell: the fingerprint does, here and now.
+        same = purge::recheck(connection, Some(&message.dedup_key), PURGE_ROWS)?.other == 0;
+    }
     Ok(match (inserted, same) {
         (1, _) => Put::New(message_id),
         (_, true) => Put::Same(message_id),

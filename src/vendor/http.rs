@@ -115,8 +115,13 @@ impl Vendor for Http {
     fn look_up(&self, message_id: &MessageId) -> Option<LookedUp> {
         let lookup = self.encoder.settings.lookup.as_ref()?;
         let url = lookup.url.replace("{message_id}", &crate::percent::encode(message_id.as_str()));
-        let headers: Vec<(&str, &str)> =
-            self.encoder.settings.headers.iter().map(|(name, value)| (name.as_str(), value.reveal())).collect();
+        let headers: Vec<(&str, &str)> = self
+            .encoder
+            .settings
+            .headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.reveal()))
+            .collect();
         let (exchange, _) = self.client.get_once(&url, &headers);
         Some(match exchange {
             Exchange::Answered(answer) => {

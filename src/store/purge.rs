@@ -1,0 +1,365 @@
+//! Retention's verbs on `outbox`, `quarantine`, `outbox_recheck`, `inbox` and `attempt`: find by index, wipe, delete.
+//!
+//! Each change names what it relies on (closed, wiped, settled, older than); zero rows changed means there was nothing
+//! to do. No verb looks at more rows than its limit: history costs nothing. What is deleted is counted by triggers.
+//! Never: touches an unfinished outbox row (a trigger refuses it), a SENDING or an ERROR row.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::fingerprint;
+use crate::lifecycle::{InboxState, OutboxState};
+
+/// A closed row whose body is still there.
+#[derive(Clone)]
+pub struct Body {
+    /// Row.
+    pub id: i64,
+    /// Its end, UTC milliseconds.
+    pub closed_at_ms: i64,
+    /// Message.
+    pub message_id: String,
+    /// Destination.
+    pub destination: String,
+    /// Kind of end.
+    pub status: OutboxState,
+    /// Hash of what it says, to stand in for it.
+    pub fingerprint: String,
+}
+
+/// Place in the order (end, row) after which to go on.
+pub type Cursor = (i64, i64);
+/// Before every row.
+pub const START: Cursor = (i64::MIN, i64::MIN);
+
+const BODIES: &str =
+    "SELECT id, closed_at_ms, message_id, destination, status, kind, recipient, payload FROM outbox
+  WHERE closed_at_ms IS NOT NULL AND wiped_at_ms IS NULL AND closed_at_ms < ?3 AND closed_at_ms >= ?1
+    AND (closed_at_ms > ?1 OR id > ?2)
+  ORDER BY closed_at_ms, id LIMIT ?4";
+
+/// Closed rows with a body that ended before `before_ms`, oldest first, after the cursor.
+pub fn bodies(
+    connection: &Connection,
+    after: Cursor,
+    before_ms: i64,
+    limit: usize,
+) -> rusqlite::Result<Vec<Body>> {
+    connection
+        .prepare_cached(BODIES)?
+        .query_map(params![after.0, after.1, before_ms, limit as i64], |row| {
+            let (kind, recipient, payload): (String, String, String) =
+                (row.get(5)?, row.get(6)?, row.get(7)?);
+            Ok(Body {
+                id: row.get(0)?,
+                closed_at_ms: row.get(1)?,
+                message_id: row.get(2)?,
+                destination: row.get(3)?,
+                status: row.get(4)?,
+                fingerprint: fingerprint::of_parts(&kind, &recipient, &payload),
+            })
+        })?
+        .collect()
+}
+
+/// Recipient and payload go, the fingerprint stays in their place.
+pub fn wipe(connection: &Connection, id: i64, fingerprint: &str, now_ms: i64) -> rusqlite::Result<bool> {
+    let moved = connection
+        .prepare_cached(
+            "UPDATE outbox SET recipient = '', payload = '', fingerprint = ?2, wiped_at_ms = ?3
+              WHERE id = ?1 AND closed_at_ms IS NOT NULL AND wiped_at_ms IS NULL",
+        )?
+        .execute(params![id, fingerprint, now_ms])?;
+    Ok(moved == 1)
+}
+
+/// A wiped row: its key alone.
+#[derive(Clone, Debug)]
+pub struct Key {
+    /// Row.
+    pub id: i64,
+    /// Its end, UTC milliseconds.
+    pub closed_at_ms: i64,
+    /// Message.
+    pub message_id: String,
+    /// Destination.
+    pub destination: String,
+    /// Kind of end.
+    pub status: OutboxState,
+}
+
+const KEYS: &str = "SELECT id, closed_at_ms, message_id, destination, status FROM outbox
+  WHERE closed_at_ms IS NOT NULL AND wiped_at_ms IS NOT NULL AND closed_at_ms < ?3 AND closed_at_ms >= ?1
+    AND (closed_at_ms > ?1 OR id > ?2)
+  ORDER BY closed_at_ms, id LIMIT ?4";
+
+/// Wiped rows that ended before `before_ms`, oldest first, after the cursor.
+pub fn keys(
+    connection: &Connection,
+    after: Cursor,
+    before_ms: i64,
+    limit: usize,
+) -> rusqlite::Result<Vec<Key>> {
+    connection
+        .prepare_cached(KEYS)?
+        .query_map(params![after.0, after.1, before_ms, limit as i64], |row| {
+            Ok(Key {
+                id: row.get(0)?,
+                closed_at_ms: row.get(1)?,
+                message_id: row.get(2)?,
+                destination: row.get(3)?,
+                status: row.get(4)?,
+            })
+        })?
+        .collect()
+}
+
+/// The oldest end among wiped rows.
+pub fn oldest_key_ms(connection: &Connection) -> rusqlite::Result<Option<i64>> {
+    connection
+        .prepare_cached(
+            "SELECT closed_at_ms FROM outbox WHERE closed_at_ms IS NOT NULL AND wiped_at_ms IS NOT NULL
+              ORDER BY closed_at_ms LIMIT 1",
+        )?
+        .query_row([], |row| row.get(0))
+        .optional()
+}
+
+/// The key goes: from now on its event would be a new one.
+pub fn delete_key(connection: &Connection, id: i64, before_ms: i64) -> rusqlite::Result<bool> {
+    let gone = connection
+        .prepare_cached(
+            "DELETE FROM outbox
+              WHERE id = ?1 AND closed_at_ms IS NOT NULL AND wiped_at_ms IS NOT NULL AND closed_at_ms < ?2",
+        )?
+        .execute(params![id, before_ms])?;
+    Ok(gone == 1)
+}
+
+/// Whether this outbox file still has the message, in any state.
+pub fn outbox_has(connection: &Connection, message_id: &str) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached("SELECT EXISTS (SELECT 1 FROM outbox WHERE message_id = ?1)")?
+        .query_row([message_id], |row| row.get(0))
+}
+
+/// Number and text of at most `limit` quarantined rows older than `before_ms` go.
+pub fn wipe_quarantine(connection: &Connection, before_ms: i64, limit: usize) -> rusqlite::Result<usize> {
+    connection
+        .prepare_cached(
+            "UPDATE quarantine SET recipient = NULL, payload = NULL
+              WHERE id IN (SELECT id FROM quarantine
+                            WHERE (recipient IS NOT NULL OR payload IS NOT NULL) AND at_ms < ?1
+                            ORDER BY at_ms LIMIT ?2)",
+        )?
+        .execute(params![before_ms, limit as i64])
+}
+
+/// At most `limit` quarantined rows older than `before_ms` go.
+pub fn delete_quarantine(connection: &Connection, before_ms: i64, limit: usize) -> rusqlite::Result<usize> {
+    connection
+        .prepare_cached(
+            "DELETE FROM quarantine
+              WHERE id IN (SELECT id FROM quarantine WHERE at_ms < ?1 ORDER BY at_ms LIMIT ?2)",
+        )?
+        .execute(params![before_ms, limit as i64])
+}
+
+/// How many quarantined rows the two verbs above would wipe and delete now.
+pub fn count_quarantine(
+    connection: &Connection,
+    bodies_before_ms: i64,
+    keys_before_ms: i64,
+) -> rusqlite::Result<(usize, usize)> {
+    connection.query_row(
+        "SELECT (SELECT count(*) FROM quarantine WHERE (recipient IS NOT NULL OR payload IS NOT NULL) AND at_ms < ?1),
+                (SELECT count(*) FROM quarantine WHERE at_ms < ?2)",
+        params![bodies_before_ms, keys_before_ms],
+        |row| Ok((row.get::<_, i64>(0)? as usize, row.get::<_, i64>(1)? as usize)),
+    )
+}
+
+/// Whether a repeat of a wiped row waits for its comparison.
+pub fn recheck_waits(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.prepare_cached("SELECT EXISTS (SELECT 1 FROM outbox_recheck)")?.query_row([], |row| row.get(0))
+}
+
+/// Compares at most `limit` repeats of wiped rows with the rows' fingerprints; with a key, those of that key alone.
+/// The same: it is dropped, as the very same event. Other content: it goes on to quarantine.
+pub fn recheck(
+    connection: &Connection,
+    dedup_key: Option<&str>,
+    limit: usize,
+) -> rusqlite::Result<Rechecked> {
+    let rows: Vec<(i64, bool, String)> = connection
+        .prepare_cached(
+            "SELECT r.id, first.fingerprint, coalesce(first.message_id, '(purged)'), r.kind, r.recipient, r.payload
+               FROM outbox_recheck AS r LEFT JOIN outbox AS first ON first.dedup_key = r.dedup_key
+              WHERE ?1 IS NULL OR r.dedup_key = ?1 ORDER BY r.id LIMIT ?2",
+        )?
+        .query_map(params![dedup_key, limit as i64], |row| {
+            let text = |at| row.get::<_, Option<String>>(at).map(Option::unwrap_or_default);
+            let repeat = fingerprint::of_parts(&text(3)?, &text(4)?, &text(5)?);
+            // What cannot be compared (another version, the row is gone) is kept aside where a person sees it.
+            let same = row.get::<_, Option<String>>(1)?.is_some_and(|known| known == repeat);
+            Ok((row.get(0)?, same, row.get(2)?))
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut done = Rechecked::default();
+    for (id, same, first) in rows {
+        if !same {
+            connection
+                .prepare_cached(
+                    "INSERT INTO quarantine (at_ms, dedup_key, first_message_id, kind, class, destination, recipient,
+                                             payload, ordering_key, reason)
+                     SELECT r.at_ms, r.dedup_key, ?2, r.kind, r.class, r.destination, r.recipient, r.payload,
+                            r.ordering_key, 'SAME_KEY_OTHER_CONTENT'
+                       FROM outbox_recheck AS r
+                      WHERE r.id = ?1
+                        AND NOT EXISTS (SELECT 1 FROM quarantine AS q
+                                         WHERE q.dedup_key = r.dedup_key AND q.kind IS r.kind AND q.class IS r.class
+                                           AND q.destination IS r.destination AND q.recipient IS r.recipient
+                                           AND q.payload IS r.payload AND q.ordering_key IS r.ordering_key)",
+                )?
+                .execute(params![id, first])?;
+            done.other += 1;
+        } else {
+            done.same += 1;
+        }
+        connection.prepare_cached("DELETE FROM outbox_recheck WHERE id = ?1")?.execute([id])?;
+    }
+    Ok(done)
+}
+
+/// What [`recheck`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Rechecked {
+    /// The same event again.
+    pub same: usize,
+    /// Other content: now in quarantine.
+    pub other: usize,
+}
+
+/// A row of the inbox or the call log, as the walk from the oldest on sees it.
+#[derive(Clone, Debug)]
+pub struct Aged {
+    /// Row.
+    pub id: i64,
+    /// Destination.
+    pub consumer: String,
+    /// Message.
+    pub message_id: String,
+    /// State of the inbox row; `None` in the call log.
+    pub status: Option<InboxState>,
+    /// When it was made, UTC milliseconds.
+    pub made_at_ms: i64,
+    /// When it came to its end, UTC milliseconds.
+    pub ended_at_ms: Option<i64>,
+}
+
+/// Inbox rows after row `after`, in the order of arrival.
+pub fn inbox_rows(connection: &Connection, after: i64, limit: usize) -> rusqlite::Result<Vec<Aged>> {
+    connection
+        .prepare_cached(
+            "SELECT id, consumer, message_id, status, claimed_at_ms, finished_at_ms FROM inbox
+              WHERE id > ?1 ORDER BY id LIMIT ?2",
+        )?
+        .query_map(params![after, limit as i64], |row| {
+            Ok(Aged {
+                id: row.get(0)?,
+                consumer: row.get(1)?,
+                message_id: row.get(2)?,
+                status: Some(row.get(3)?),
+                made_at_ms: row.get(4)?,
+                ended_at_ms: row.get(5)?,
+            })
+        })?
+        .collect()
+}
+
+/// A settled inbox row that ended before `before_ms` goes. The caller has seen that no outbox has the message any more.
+pub fn delete_inbox_row(connection: &Connection, id: i64, before_ms: i64) -> rusqlite::Result<bool> {
+    let gone = connection
+        .prepare_cached(
+            "DELETE FROM inbox WHERE id = ?1 AND (status = 'SENT' OR status = 'FAILED') AND finished_at_ms < ?2",
+        )?
+        .execute(params![id, before_ms])?;
+    Ok(gone == 1)
+}
+
+/// Lines of the call log after row `after`, in the order of arrival.
+pub fn attempts(connection: &Connection, after: i64, limit: usize) -> rusqlite::Result<Vec<Aged>> {
+    connection
+        .prepare_cached(
+            "SELECT id, consumer, message_id, started_at_ms FROM attempt WHERE id > ?1 ORDER BY id LIMIT ?2",
+        )?
+        .query_map(params![after, limit as i64], |row| {
+            let started_at_ms = row.get(3)?;
+            Ok(Aged {
+                id: row.get(0)?,
+                consumer: row.get(1)?,
+                message_id: row.get(2)?,
+                status: None,
+                made_at_ms: started_at_ms,
+                ended_at_ms: Some(started_at_ms),
+            })
+        })?
+        .collect()
+}
+
+/// A line of the call log goes, unless the inbox still has its message.
+pub fn delete_attempt(connection: &Connection, id: i64, before_ms: i64) -> rusqlite::Result<bool> {
+    let gone = connection
+        .prepare_cached(
+            "DELETE FROM attempt WHERE id = ?1 AND started_at_ms < ?2
+                AND NOT EXISTS (SELECT 1 FROM inbox
+                                 WHERE inbox.consumer = attempt.consumer AND inbox.message_id = attempt.message_id)",
+        )?
+        .execute(params![id, before_ms])?;
+    Ok(gone == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::{Part, migrate};
+
+    fn plan(part: Part, sql: &str) -> String {
+        let connection = Connection::open_in_memory().expect("opens");
+        connection.execute_batch(migrate::schema(part)).expect("the schema");
+        let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("prepares");
+        let count = statement.parameter_count();
+        let lines = statement
+            .query_map(rusqlite::params_from_iter(vec![1i64; count]), |row| row.get::<_, String>(3))
+            .expect("explains")
+            .collect::<rusqlite::Result<Vec<_>>>()
+            .expect("reads");
+        lines.join("; ")
+    }
+
+    #[track_caller]
+    fn uses(part: Part, sql: &str, index: &str) {
+        let plan = plan(part, sql);
+        assert!(plan.contains(index) && !plan.contains("B-TREE"), "{sql}: {plan}");
+        assert!(
+            !plan.contains("SCAN outbox") || plan.contains(&format!("SCAN outbox USING INDEX {index}")),
+            "{plan}"
+        );
+    }
+
+    #[test]
+    fn no_step_scans_or_sorts_history() {
+        uses(Part::Outbox, BODIES, "outbox_body (closed_at_ms>? AND closed_at_ms<?)");
+        uses(Part::Outbox, KEYS, "outbox_key (closed_at_ms>? AND closed_at_ms<?)");
+        uses(
+            Part::Outbox,
+            "SELECT id FROM quarantine WHERE (recipient IS NOT NULL OR payload IS NOT NULL) AND at_ms < ?1 ORDER BY at_ms LIMIT ?2",
+            "quarantine_body",
+        );
+        uses(
+            Part::Outbox,
+            "SELECT id FROM quarantine WHERE at_ms < ?1 ORDER BY at_ms LIMIT ?2",
+            "quarantine_age",
+        );
+        uses(Part::Inbox, "SELECT id FROM inbox WHERE id > ?1 ORDER BY id LIMIT ?2", "INTEGER PRIMARY KEY");
+    }
+}
