@@ -3,6 +3,9 @@
 //!
 //! Reading order: [`message`], [`lifecycle`], `schema.sql`, [`store`], [`relay`], [`worker`], [`vendor`], [`agent`].
 //! ARCHITECTURE.md has the picture.
+//!
+//! For applications: [`outbox::Outbox::enqueue`] puts a message into the caller's own transaction, and [`once::once`]
+//! applies an event's effect once, however often the event is delivered.
 #![forbid(unsafe_code)]
 
 pub mod agent;
@@ -17,6 +20,8 @@ pub mod gate;
 pub mod lifecycle;
 pub mod limits;
 pub mod message;
+pub mod once;
+pub mod outbox;
 pub mod owner;
 pub mod policy;
 pub mod rate;

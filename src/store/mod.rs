@@ -5,5 +5,6 @@ pub mod alert;
 pub mod attempt;
 pub mod inbox;
 pub mod meta;
+pub mod once;
 pub mod outbox;
 pub mod tally;
