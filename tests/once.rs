@@ -452,7 +452,8 @@ fn random_kills_leave_one_effect_for_each_event() {
     }
 }
 
-/// Delivers 40 events, each until it is acknowledged, to a worker that it kills after a random while.
+/// Delivers `events` events, each until it is acknowledged, to a worker that it kills after a random while. Returns
+/// acknowledgements and kills.
 fn broker(world: &World, seed: u64, events: usize) -> [usize; 2] {
     let mut random = seed;
     let mut next = move |below: u64| {
@@ -462,7 +463,9 @@ fn broker(world: &World, seed: u64, events: usize) -> [usize; 2] {
     let mut worker = world.worker(&[]);
     let (mut acknowledged, mut kills) = (0, 0);
     for i in 0..events {
-        loop {
+        // Bounded, so that an event nobody will ever acknowledge is a failure and not a wait.
+        for delivery in 1.. {
+            assert!(delivery <= 100, "E-{i} is never acknowledged");
             let sent = worker.send(&event(&format!("E-{i}"), 5));
             if kills < 20 && next(3) == 0 {
                 std::thread::sleep(Duration::from_micros(next(12_000)));
