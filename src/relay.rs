@@ -169,6 +169,8 @@ pub struct Relay {
 struct Flight {
     lane: usize,
     since: Instant,
+    /// Handed over before: an older copy's confirm may still be under way.
+    again: bool,
 }
 
 /// What one round did.
@@ -294,7 +296,8 @@ impl Relay {
                 }
                 let _ = kill::point("relay-after-claim");
                 for (lane, handoff) in round.handoffs {
-                    let _again = self.in_flight.insert(handoff.row, Flight { lane, since: Instant::now() });
+                    let flight = Flight { lane, since: Instant::now(), again: handoff.again };
+                    let _older = self.in_flight.insert(handoff.row, flight);
                     self.lane_in_flight[lane] += 1;
                     // Never blocks: the channel has at least as many places as may be in flight. If the workers are
                     // gone the row stays PUBLISHING and comes back by its lease or at the next start.
@@ -523,7 +526,12 @@ impl Relay {
         match &confirm.answer {
             Answer::Settled => {
                 let _ = kill::point("relay-before-publish");
-                outbox::publish(tx, row, owner, now_ms)?;
+                // Of a row that was handed over before, this may be an older copy's word, from before the message was
+                // proven not sent: the inbox decides. If it does not know an end, the present copy's confirm will come.
+                let alone = self.in_flight.get(&row).is_some_and(|flight| !flight.again);
+                if alone || self.has_ended(tx, row)? {
+                    outbox::publish(tx, row, owner, now_ms)?;
+                }
             }
             Answer::InFlight => {}
             Answer::Returned(reason) => {
@@ -621,6 +629,13 @@ impl Relay {
         let reader = self.parts.inbox.get().map_err(|error| db::other(error.to_string()))?;
         let known = inbox::look(&reader, destination, message_id, &self.parts.owner, "")?;
         Ok(known.map(|known| known.status))
+    }
+
+    /// Whether the inbox knows the end of this row's message.
+    fn has_ended(&self, tx: &Connection, row: i64) -> rusqlite::Result<bool> {
+        let (_, destination, message_id) = facts(tx, row)?;
+        let known = self.inbox_knows(&Destination::new(destination), &message_id)?;
+        Ok(known.is_some_and(|state| state != InboxState::Sending))
     }
 
     /// PENDING rows past their deadline, whatever the state of their destination (F2).

@@ -50,11 +50,13 @@ fn every_seeded_mistake_is_found() {
         (Mistake::MarksBeforeConfirm, A_RECORD_STAYS),
         (Mistake::PurgeLiveRows, A_RECORD_STAYS),
         (Mistake::SendingCountsAsDone, A_RECORD_STAYS),
+        (Mistake::OldConfirmCounts, A_RECORD_STAYS),
         (Mistake::MarksWithoutState, FINAL_IS_FINAL),
         (Mistake::LateReplyUndoesReport, FINAL_IS_FINAL),
     ] {
-        if mistake == Mistake::NotSentWhileHeld && world::rearm().is_none() {
-            println!("{mistake:?}: the table re-arms nothing, so nothing can be believed too early");
+        let of_rearming = matches!(mistake, Mistake::NotSentWhileHeld | Mistake::OldConfirmCounts);
+        if of_rearming && world::rearm().is_none() {
+            println!("{mistake:?}: the table opens no closed row again, so this cannot be made");
             continue;
         }
         let (path, worlds) = broken(mistake, rule);
