@@ -19,9 +19,13 @@ use serde::{Deserialize, Serialize};
 /// One delivery. `event_id` names the logical event; the same event may come in many deliveries.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub struct Delivery {
+    /// The logical event, 1-200 characters.
     pub event_id: String,
+    /// Whose points.
     pub account: String,
+    /// Points to add, or to take where negative.
     pub change: i64,
+    /// When it happened, UTC milliseconds; the same in every delivery.
     pub at_ms: i64,
     /// A right that exists once, e.g. `a-7/2026-spring/gold`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,9 +38,13 @@ pub struct Delivery {
 /// What the broker is told.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
+    /// The event that was delivered.
     pub event_id: String,
+    /// Whether the broker may forget the delivery.
     pub acknowledge: bool,
+    /// What became of it.
     pub answer: String,
+    /// The stored result, where the event is applied.
     pub booked: Option<Booked>,
 }
 
@@ -45,18 +53,23 @@ pub struct Answer {
 pub struct Booked {
     /// What this event set the customer's change to.
     pub change: i64,
+    /// The account after it.
     pub balance: i64,
 }
 
 /// What can go wrong with the business itself.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
+    /// SQLite.
     #[error(transparent)]
     Database(#[from] rusqlite::Error),
+    /// The message to the customer could not be put.
     #[error(transparent)]
     Outbox(#[from] EnqueueError),
+    /// Not enough points.
     #[error("the account would be below zero")]
     BelowZero,
+    /// The application's rule for corrections.
     #[error("the event that it corrects is about another account, or was corrected already")]
     NotCorrectable,
 }

@@ -1,7 +1,8 @@
 //! What must hold in every world, and the two ways of looking: `stateright` for what must always hold, and a walk
 //! backwards from the ends for "it always can end".
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{Hash, Hasher};
 use std::time::Instant;
 
 use onceward::lifecycle::{InboxState, OutboxState};
@@ -129,36 +130,44 @@ pub struct Stuck {
 /// *eventually* does not look into cycles, and this protocol has many.)
 pub fn stuck(protocol: Protocol) -> Stuck {
     let begun = Instant::now();
-    let mut index: HashMap<World, u32> = HashMap::new();
-    let mut worlds: Vec<(World, Option<(u32, Step)>)> = Vec::new();
+    // Worlds are known by a 64-bit hash, as in `stateright`; only those still to be looked at are kept whole.
+    let hash = |world: &World| {
+        let mut hasher = std::hash::DefaultHasher::new();
+        world.hash(&mut hasher);
+        hasher.finish()
+    };
+    let can_begin = |world: &World| world.has_ended() || !world.produced;
+    let mut index: HashMap<u64, u32> = HashMap::new();
+    let mut came_by: Vec<Option<(u32, Step)>> = Vec::new();
+    let mut can_end: Vec<bool> = Vec::new();
     let mut backwards: Vec<(u32, u32)> = Vec::new();
+    let mut frontier: VecDeque<(u32, World)> = VecDeque::new();
     for world in protocol.init_states() {
-        index.insert(world.clone(), 0);
-        worlds.push((world, None));
+        index.insert(hash(&world), 0);
+        came_by.push(None);
+        can_end.push(can_begin(&world));
+        frontier.push_back((0, world));
     }
-    let mut at = 0;
     let mut steps = Vec::new();
-    while at < worlds.len() {
-        let world = worlds[at].0.clone();
+    while let Some((at, world)) = frontier.pop_front() {
         steps.clear();
         protocol.actions(&world, &mut steps);
         for step in steps.drain(..) {
             let Some(next) = protocol.next_state(&world, step) else { continue };
-            let known = index.len() as u32;
-            let to = *index.entry(next).or_insert_with_key(|next| {
-                worlds.push((next.clone(), Some((at as u32, step))));
-                known
-            });
+            let new = index.len() as u32;
+            let to = *index.entry(hash(&next)).or_insert(new);
+            if to == new {
+                came_by.push(Some((at, step)));
+                can_end.push(can_begin(&next));
+                frontier.push_back((to, next));
+            }
             if step.is_progress() {
-                backwards.push((to, at as u32));
+                backwards.push((to, at));
             }
         }
-        at += 1;
     }
     backwards.sort_unstable();
-    let mut can_end: Vec<bool> =
-        worlds.iter().map(|(world, _)| world.has_ended() || !world.produced).collect();
-    let mut open: Vec<u32> = (0..worlds.len() as u32).filter(|at| can_end[*at as usize]).collect();
+    let mut open: Vec<u32> = (0..can_end.len() as u32).filter(|at| can_end[*at as usize]).collect();
     while let Some(to) = open.pop() {
         let begin = backwards.partition_point(|(end, _)| *end < to);
         for (_, from) in backwards[begin..].iter().take_while(|(end, _)| *end == to) {
@@ -169,7 +178,7 @@ pub fn stuck(protocol: Protocol) -> Stuck {
     }
     let first = can_end.iter().position(|can| !can).map(|mut at| {
         let mut path = Vec::new();
-        while let Some((from, step)) = worlds[at].1 {
+        while let Some((from, step)) = came_by[at] {
             path.push(step);
             at = from as usize;
         }

@@ -3,7 +3,7 @@
 
 use onceward::lifecycle::{InboxEvent, InboxState, OutboxEvent, OutboxState};
 
-use crate::world::{Answer, CHANNEL_MAX, Flight, Guard, Hand, Heard, Owner, Row, World, rearm};
+use crate::world::{Answer, Flight, Guard, Hand, Heard, Owner, Row, World, rearm};
 
 /// What somebody might get wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -214,11 +214,10 @@ impl World {
                 next.flight = Flight::Claimed;
             }
             Step::RelayHandsOver => {
-                if !next.up || next.flight != Flight::Claimed || next.channel.len() == CHANNEL_MAX {
+                if !next.up || next.flight != Flight::Claimed || next.channel.is_some() {
                     return None;
                 }
-                next.channel.push(next.row?.again);
-                next.channel.sort();
+                next.channel = Some(next.row?.again);
                 next.flight = Flight::HandedOver;
                 if wrong(Mistake::MarksBeforeConfirm) {
                     next.move_row(OutboxEvent::Confirmed, OutboxState::Publishing, false)?;
@@ -241,8 +240,7 @@ impl World {
                 if !next.up {
                     return None;
                 }
-                let at = next.confirms.iter().position(|confirm| *confirm == answer)?;
-                next.confirms.remove(at);
+                next.take_confirm(answer)?;
                 if answer == Answer::InFlight {
                     return Some(next); // the other copy's confirm will come
                 }
@@ -284,7 +282,7 @@ impl World {
                 if next.hands[hand] != Hand::Idle {
                     return None;
                 }
-                let again = next.channel.pop()?;
+                let again = next.channel.take()?;
                 next.hands[hand] = if again { Hand::Got { again } } else { Hand::Fit };
             }
             Step::WorkerLooks(hand) => match (next.hands[hand], next.guard) {
@@ -388,8 +386,7 @@ impl World {
                 next.tell(hand, if sent { Answer::Settled } else { Answer::Later })?;
             }
             Step::ConfirmIsLost(answer) => {
-                let at = next.confirms.iter().position(|confirm| *confirm == answer)?;
-                next.confirms.remove(at);
+                next.take_confirm(answer)?;
             }
             Step::StrayArrives(accepted) => {
                 if next.accepted.is_some_and(|said| said != accepted) {
@@ -534,8 +531,7 @@ impl World {
         }
         self.hands = [Hand::Idle; 2];
         (self.up, self.flight, self.take_back) = (false, Flight::Nothing, false);
-        self.channel.clear();
-        self.confirms.clear();
+        (self.channel, self.confirms) = (None, [None; 2]);
         for row in [&mut self.row, &mut self.row_on_disk].into_iter().flatten() {
             row.owner = row.owner.map(|_| Owner::Dead);
         }

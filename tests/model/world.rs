@@ -136,12 +136,12 @@ pub struct World {
     // In memory of the agent.
     pub up: bool,
     pub flight: Flight,
-    /// Hand-offs in the channel, each with its `again`.
-    pub channel: Vec<bool>,
+    /// The hand-off in the channel, with its `again`: with two workers that makes three copies of one message.
+    pub channel: Option<bool>,
     /// Interchangeable, so kept sorted.
     pub hands: [Hand; 2],
-    /// Confirms on their way, sorted: any may come first.
-    pub confirms: Vec<Answer>,
+    /// Confirms on their way, sorted: any may come first. A worker waits with a third.
+    pub confirms: [Option<Answer>; 2],
     /// A claim whose commit failed and that may be in the file; the writer takes it back before anything else.
     pub take_back: bool,
 
@@ -160,11 +160,6 @@ pub struct World {
     pub told: Option<InboxState>,
 }
 
-/// Hand-offs that wait in the channel: with two workers that makes three copies of one message.
-pub const CHANNEL_MAX: usize = 1;
-/// Confirms under way; a worker waits with a third.
-pub const CONFIRMS_MAX: usize = 2;
-
 impl World {
     pub fn new() -> Self {
         Self {
@@ -175,9 +170,9 @@ impl World {
             rearm_note: false,
             up: true,
             flight: Flight::Nothing,
-            channel: Vec::new(),
+            channel: None,
             hands: [Hand::Idle; 2],
-            confirms: Vec::new(),
+            confirms: [None; 2],
             take_back: false,
             strays: 0,
             arrivals: 0,
@@ -224,11 +219,15 @@ impl World {
     /// A worker is done with its hand-off and tells the relay. (Dying between record and confirm is a crash with the
     /// confirm still under way.)
     pub fn tell(&mut self, hand: usize, answer: Answer) -> Option<()> {
-        if self.confirms.len() == CONFIRMS_MAX {
-            return None;
-        }
+        *self.confirms.iter_mut().find(|place| place.is_none())? = Some(answer);
+        self.confirms.sort();
         self.hands[hand] = Hand::Idle;
-        self.confirms.push(answer);
+        Some(())
+    }
+
+    /// A confirm comes to the relay, or is lost.
+    pub fn take_confirm(&mut self, answer: Answer) -> Option<()> {
+        *self.confirms.iter_mut().find(|place| **place == Some(answer))? = None;
         self.confirms.sort();
         Some(())
     }
@@ -242,8 +241,8 @@ impl World {
     /// Nothing of it is in anybody's hands.
     pub fn is_quiet(&self) -> bool {
         self.hands == [Hand::Idle; 2]
-            && self.channel.is_empty()
-            && self.confirms.is_empty()
+            && self.channel.is_none()
+            && self.confirms == [None; 2]
             && self.strays == 0
             && !self.take_back
             && self.flight == Flight::Nothing
