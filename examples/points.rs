@@ -1,8 +1,10 @@
-//! A consumer of events that uses `once` and the outbox: a points account in an application's own SQLite file.
+//! A consumer of events that uses `once` and the outbox: a points account in an application's own SQLite
+//! file.
 //!
-//! Reads deliveries as JSON lines from standard input and answers each with a JSON line: whether to acknowledge it,
-//! what became of it, and the balance. The broker may send a delivery as often as it likes, to as many of these
-//! processes as it likes. `tests/once.rs` runs this very code as processes that are killed on the way.
+//! Reads deliveries as JSON lines from standard input and answers each with a JSON line: whether to
+//! acknowledge it, what became of it, and the balance. The broker may send a delivery as often as it likes,
+//! to as many of these processes as it likes. `tests/once.rs` runs this very code as processes that are
+//! killed on the way.
 //!
 //! ```sh
 //! echo '{"event_id":"E-1","account":"a-7","change":10,"at_ms":1700000000000}' | cargo run --example points -- points.db

@@ -1,7 +1,7 @@
 //! The library's door into an outbox: a message in the caller's own transaction, beside its business data.
 //!
-//! For Rust applications that keep an outbox inside their own SQLite file; other languages write the same row with
-//! plain SQL. Writes through `store/outbox.rs` alone; never begins, commits or sends anything.
+//! For Rust applications that keep an outbox inside their own SQLite file; other languages write the same row
+//! with plain SQL. Writes through `store/outbox.rs` alone; never begins, commits or sends anything.
 //!
 //! ```
 //! use onceward::outbox::{Enqueued, Message, Outbox};
@@ -38,8 +38,8 @@ const DESTINATION_CHARS_MAX: usize = 40;
 pub struct Outbox;
 
 impl Outbox {
-    /// Makes the outbox tables in an open database, or brings them up to date; repeating it is harmless. Changes no
-    /// setting of the file. A file of a newer program is refused and left alone.
+    /// Makes the outbox tables in an open database, or brings them up to date; repeating it is harmless.
+    /// Changes no setting of the file. A file of a newer program is refused and left alone.
     ///
     /// The agent reads it once the file is one of its sources.
     pub fn install(connection: &mut Connection) -> Result<(), DbError> {
@@ -47,9 +47,10 @@ impl Outbox {
         migrate::migrate(connection, path.as_ref(), Part::Outbox)
     }
 
-    /// Puts a message into the transaction that the caller has open (`&Transaction` fits) and commits: it is there if
-    /// and only if the caller's other changes are. Begin that transaction IMMEDIATE. Repeating it is harmless: one
-    /// `dedup_key` is one message, and other content under the same key is kept in quarantine, not sent.
+    /// Puts a message into the transaction that the caller has open (`&Transaction` fits) and commits: it is
+    /// there if and only if the caller's other changes are. Begin that transaction IMMEDIATE. Repeating it is
+    /// harmless: one `dedup_key` is one message, and other content under the same key is kept in quarantine,
+    /// not sent.
     ///
     /// The commit must be durable before anyone is told (`synchronous` FULL in WAL mode).
     pub fn enqueue(tx: &Connection, message: &Message) -> Result<Enqueued, EnqueueError> {
@@ -102,8 +103,9 @@ impl fmt::Display for BadField {
 }
 
 impl Message {
-    /// A message with the four facts that have no default: `dedup_key` from business keys (1-200 characters), what it
-    /// is about, to whom, and everything to be sent as JSON, at its value when the event happened (at most 64 KiB).
+    /// A message with the four facts that have no default: `dedup_key` from business keys (1-200 characters),
+    /// what it is about, to whom, and everything to be sent as JSON, at its value when the event happened (at
+    /// most 64 KiB).
     pub fn new(
         dedup_key: impl Into<String>,
         kind: impl Into<String>,
@@ -125,7 +127,8 @@ impl Message {
         }
     }
 
-    /// Lengths and ranges as the table's CHECKs have them, and whether the payload is JSON; the field is named.
+    /// Lengths and ranges as the table's CHECKs have them, and whether the payload is JSON; the field is
+    /// named.
     pub fn check(&self) -> Result<(), BadField> {
         let chars = |field, text: &str, least: usize, most: usize| {
             let count = text.chars().count();

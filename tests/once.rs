@@ -1,8 +1,8 @@
 //! `once` against real processes that are killed, and a broker that delivers at least once.
 //!
-//! The workers are the consumer of `examples/points.rs`, run as children of this test binary. The broker is this
-//! process: it counts acknowledgements itself. Balance, ledger, outbox and acknowledgements are counted apart, since
-//! each can be wrong alone. Every case runs in a write-ahead and in a rollback journal.
+//! The workers are the consumer of `examples/points.rs`, run as children of this test binary. The broker is
+//! this process: it counts acknowledgements itself. Balance, ledger, outbox and acknowledgements are counted
+//! apart, since each can be wrong alone. Every case runs in a write-ahead and in a rollback journal.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -187,7 +187,8 @@ fn unacknowledged(answer: &str) -> (String, bool, Option<i64>) {
     (answer.into(), false, None)
 }
 
-/// Two workers get the same 60 events at the same time: each event has one effect, each delivery its acknowledgement.
+/// Two workers get the same 60 events at the same time: each event has one effect, each delivery its
+/// acknowledgement.
 #[test]
 fn the_same_events_in_two_workers_have_one_effect_each() {
     for journal in JOURNALS {
@@ -215,7 +216,8 @@ fn the_same_events_in_two_workers_have_one_effect_each() {
     }
 }
 
-/// A rival is in the middle of the very same event: "try again", never "already done". Here the rival then dies.
+/// A rival is in the middle of the very same event: "try again", never "already done". Here the rival then
+/// dies.
 #[test]
 fn a_rival_s_open_transaction_is_not_already_done() {
     for journal in JOURNALS {
@@ -303,8 +305,8 @@ fn reading_outside_the_transaction_does_lose_an_update() {
     );
 }
 
-/// Killed at every step: before the commit nothing stays and the redelivery applies it; after it the redelivery
-/// gets the stored result. In both cases one effect, and one acknowledgement reaches the broker.
+/// Killed at every step: before the commit nothing stays and the redelivery applies it; after it the
+/// redelivery gets the stored result. In both cases one effect, and one acknowledgement reaches the broker.
 #[test]
 fn killed_at_every_step_has_one_effect() {
     for journal in JOURNALS {
@@ -338,7 +340,8 @@ fn a_commit_that_only_seems_to_fail_is_try_again_and_then_known() {
     world.expect(Totals { balance: 20, ledger: 1, outbox: 1, markers: 1 });
 }
 
-/// Same id, other content: the first stands, the second is neither applied nor called done, however often it comes.
+/// Same id, other content: the first stands, the second is neither applied nor called done, however often it
+/// comes.
 #[test]
 fn the_same_id_with_other_content_goes_to_quarantine() {
     for journal in JOURNALS {
@@ -404,8 +407,8 @@ fn each_consumer_has_a_namespace_of_its_own() {
     assert_eq!(said(analysis.deliver(&event("E", 10))), applied(30));
     assert_eq!(said(analysis.deliver(&event("E", 10))), repeated(30));
     assert_eq!(said(points.deliver(&event("E", 10))), repeated(20));
-    // The outbox has one row: both asked for the same message to the customer, by the same business key... with
-    // another balance in it, so the second is in the outbox's quarantine.
+    // The outbox has one row: both asked for the same message to the customer, by the same business key...
+    // with another balance in it, so the second is in the outbox's quarantine.
     world.expect(Totals { balance: 30, ledger: 2, outbox: 1, markers: 2 });
     assert_eq!(world.count("SELECT count(*) FROM quarantine"), 1);
 }
@@ -452,8 +455,8 @@ fn random_kills_leave_one_effect_for_each_event() {
     }
 }
 
-/// Delivers `events` events, each until it is acknowledged, to a worker that it kills after a random while. Returns
-/// acknowledgements and kills.
+/// Delivers `events` events, each until it is acknowledged, to a worker that it kills after a random while.
+/// Returns acknowledgements and kills.
 fn broker(world: &World, seed: u64, events: usize) -> [usize; 2] {
     let mut random = seed;
     let mut next = move |below: u64| {

@@ -9,9 +9,10 @@ use crate::limits::ONCE_KEY_CHARS_MAX;
 
 /// A versioned hash of what an event means, so that one event id can never quietly stand for two contents.
 ///
-/// The version is that of the *rule* by which the parts are made from the event (which fields, in which form). Change
-/// the rule and the version together: only equal versions are compared. Put in whatever makes the event this event:
-/// publisher, subject, schema version, content. It is a hash of meaning, not a signature of bytes.
+/// The version is that of the *rule* by which the parts are made from the event (which fields, in which
+/// form). Change the rule and the version together: only equal versions are compared. Put in whatever makes
+/// the event this event: publisher, subject, schema version, content. It is a hash of meaning, not a
+/// signature of bytes.
 ///
 /// ```
 /// use onceward::once::Fingerprint;
@@ -74,9 +75,9 @@ pub struct Event<'a> {
 }
 
 impl<'a> Event<'a> {
-    /// `consumer` is a namespace: analysis and rewards each take the same event once. `event_id` names the logical
-    /// event, not the delivery, and not the order or account it is about: one order has many events. 1-200 characters
-    /// each.
+    /// `consumer` is a namespace: analysis and rewards each take the same event once. `event_id` names the
+    /// logical event, not the delivery, and not the order or account it is about: one order has many events.
+    /// 1-200 characters each.
     pub fn new(consumer: &'a str, event_id: &'a str, fingerprint: &'a Fingerprint) -> Self {
         Self {
             consumer,
@@ -89,30 +90,31 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// The same content under the rules of earlier versions, so that a redelivery of an event that was stored before
-    /// the rule changed can still be compared. Without one of the stored version nothing is compared, and the event
-    /// counts as known.
+    /// The same content under the rules of earlier versions, so that a redelivery of an event that was stored
+    /// before the rule changed can still be compared. Without one of the stored version nothing is compared,
+    /// and the event counts as known.
     pub fn older_fingerprints(mut self, older: &'a [Fingerprint]) -> Self {
         self.older = older;
         self
     }
 
-    /// The right that may be used only once, whatever the event is called: `account/season/reward`. A second event
-    /// for it is refused and kept for a person. Leave it out where two equal events are two purchases.
+    /// The right that may be used only once, whatever the event is called: `account/season/reward`. A second
+    /// event for it is refused and kept for a person. Leave it out where two equal events are two purchases.
     pub fn effect_key(mut self, key: &'a str) -> Self {
         self.effect_key = Some(key);
         self
     }
 
-    /// This event corrects that one (of the same consumer), which must have been applied before. Which corrections
-    /// are allowed is for the effect to check; [`super::result_of`] gives it what came of the first.
+    /// This event corrects that one (of the same consumer), which must have been applied before. Which
+    /// corrections are allowed is for the effect to check; [`super::result_of`] gives it what came of the
+    /// first.
     pub fn corrects(mut self, event_id: &'a str) -> Self {
         self.corrects = Some(event_id);
         self
     }
 
-    /// When it happened, UTC milliseconds, as the event itself says and the same in every delivery. Needed by a
-    /// consumer that forgets ([`super::forget`]); an event without a time is remembered for ever.
+    /// When it happened, UTC milliseconds, as the event itself says and the same in every delivery. Needed by
+    /// a consumer that forgets ([`super::forget`]); an event without a time is remembered for ever.
     pub fn occurred_at_ms(mut self, at_ms: i64) -> Self {
         self.occurred_at_ms = Some(at_ms);
         self
@@ -157,15 +159,16 @@ pub enum Once<R> {
     Applied(R),
     /// It had run before; this is the stored result. Nothing was done.
     Repeated(R),
-    /// It corrects an event that is not known here: nothing was done or kept. It may come before the first, so have
-    /// it delivered again later, and show it to a person where that never helps.
+    /// It corrects an event that is not known here: nothing was done or kept. It may come before the first,
+    /// so have it delivered again later, and show it to a person where that never helps.
     NotYet,
     /// Nothing was done; the delivery is kept in `onceward_once_quarantine` for a person.
     Refused(Refusal),
 }
 
 impl<R> Once<R> {
-    /// Whether the broker may be told to forget the delivery. True for what is durably applied or durably refused.
+    /// Whether the broker may be told to forget the delivery. True for what is durably applied or durably
+    /// refused.
     pub fn may_acknowledge(&self) -> bool {
         !matches!(self, Self::NotYet)
     }

@@ -1,7 +1,7 @@
 //! `once` for applications: an event's effect happens once, however often the event is delivered.
 //!
-//! Marker, effect and result are one transaction in the application's own database, and the delivery is acknowledged
-//! after its commit:
+//! Marker, effect and result are one transaction in the application's own database, and the delivery is
+//! acknowledged after its commit:
 //!
 //! | dies | what is in the file | the next delivery |
 //! |---|---|---|
@@ -11,11 +11,13 @@
 //! A rival that holds the row, a time-out, a full disk, a commit that reports a failure: all are
 //! [`OnceError::TryAgain`], never "already done". Only a committed marker that was read says "done".
 //!
-//! What it does not do: it does not order different events, and it does not make a call to another system part of the
-//! transaction. Read inside the effect what the effect changes (the transaction holds the write lock, so no update is
-//! lost), and put messages to others into an outbox in the same transaction ([`crate::outbox::Outbox`]).
+//! What it does not do: it does not order different events, and it does not make a call to another system
+//! part of the transaction. Read inside the effect what the effect changes (the transaction holds the write
+//! lock, so no update is lost), and put messages to others into an outbox in the same transaction
+//! ([`crate::outbox::Outbox`]).
 //!
-//! Files of SQLite that are ATTACHed are not one atom with the main file in WAL mode: keep account, marker and outbox in one.
+//! Files of SQLite that are ATTACHed are not one atom with the main file in WAL mode: keep account, marker
+//! and outbox in one.
 //!
 //! ```
 //! use onceward::once::{self, Fingerprint, Once};
@@ -59,8 +61,9 @@ pub use event::{Event, Fingerprint, Once, Refusal};
 /// Why a delivery has no answer, sorted by what happens next. Nothing is ever acknowledged on an error.
 #[derive(Debug, thiserror::Error)]
 pub enum OnceError<E> {
-    /// Nothing is certain: a rival holds the database, the disk is full, a commit reported a failure (and may have
-    /// landed nevertheless). Roll back where the transaction is yours, and have the event delivered again.
+    /// Nothing is certain: a rival holds the database, the disk is full, a commit reported a failure (and may
+    /// have landed nevertheless). Roll back where the transaction is yours, and have the event delivered
+    /// again.
     #[error("not certain, deliver the event again: {0}")]
     TryAgain(rusqlite::Error),
     /// The effect's own error; nothing of it stays. Whether a redelivery helps is for the application to say.
@@ -109,8 +112,8 @@ impl<E> OnceError<E> {
     }
 }
 
-/// Makes the tables of `once` in an open database, or brings them up to date; repeating it is harmless. Works in any
-/// journal mode and beside an outbox. A file of a newer program is refused and left alone.
+/// Makes the tables of `once` in an open database, or brings them up to date; repeating it is harmless. Works
+/// in any journal mode and beside an outbox. A file of a newer program is refused and left alone.
 pub fn install(connection: &mut Connection) -> Result<(), DbError> {
     let path = connection.path().unwrap_or_default().to_owned();
     migrate::migrate(connection, path.as_ref(), Part::Once)
@@ -133,12 +136,12 @@ where
 }
 
 impl Event<'_> {
-    /// Applies the effect once, in an IMMEDIATE transaction that is on the disk when this returns (whatever the
-    /// connection's `synchronous`, which is put back afterwards). Waits for rivals as long as the connection's busy
-    /// timeout says.
+    /// Applies the effect once, in an IMMEDIATE transaction that is on the disk when this returns (whatever
+    /// the connection's `synchronous`, which is put back afterwards). Waits for rivals as long as the
+    /// connection's busy timeout says.
     ///
-    /// The result is kept as JSON of at most 64 KiB. The effect must not end the transaction; if it fails or panics
-    /// nothing stays. Errors: see [`OnceError`]; journal mode OFF is refused, for it cannot roll back.
+    /// The result is kept as JSON of at most 64 KiB. The effect must not end the transaction; if it fails or
+    /// panics nothing stays. Errors: see [`OnceError`]; journal mode OFF is refused, for it cannot roll back.
     pub fn once<R, E>(
         &self,
         connection: &mut Connection,
@@ -155,7 +158,8 @@ impl Event<'_> {
             .map_err(OnceError::sqlite)?;
         let answer = self.run(&tx, &tx, effect)?;
         let _ = kill::point("once-before-commit");
-        // Whatever a failed commit says, it may be in the file: only a redelivery that reads the marker knows.
+        // Whatever a failed commit says, it may be in the file: only a redelivery that reads the marker
+        // knows.
         tx.commit().map_err(OnceError::TryAgain)?;
         if kill::point("once-after-commit").is_err() {
             return Err(OnceError::TryAgain(db::other("the commit reported a failure".into())));
@@ -163,8 +167,8 @@ impl Event<'_> {
         Ok(answer)
     }
 
-    /// Applies the effect once, inside a transaction that the caller has open and commits: for many events in one
-    /// commit. Each is a savepoint: an effect that fails takes nothing else with it.
+    /// Applies the effect once, inside a transaction that the caller has open and commits: for many events in
+    /// one commit. Each is a savepoint: an effect that fails takes nothing else with it.
     ///
     /// No answer is true before the caller's commit, and it is for the caller to make that commit durable
     /// (`synchronous` FULL in WAL mode, EXTRA in others) before anything is acknowledged. After
@@ -184,7 +188,8 @@ impl Event<'_> {
         self.run(tx, tx, effect)
     }
 
-    /// Look, mark, effect, result, inside one savepoint. `tx` is what the effect is given; both are one connection.
+    /// Look, mark, effect, result, inside one savepoint. `tx` is what the effect is given; both are one
+    /// connection.
     fn run<T: ?Sized, R, E>(
         &self,
         tx: &T,
@@ -320,12 +325,13 @@ pub fn result_of<R: DeserializeOwned>(
     known.and_then(|known| known.result).map(|text| read_result(&text)).transpose()
 }
 
-/// Retention: from now on this consumer's memory reaches back to `before_ms` (UTC milliseconds, the events' own
-/// time). Deletes at most `limit` older markers in one short transaction and returns how many; call it until it
-/// returns 0. Unknown events from before are refused from then on, not applied again.
+/// Retention: from now on this consumer's memory reaches back to `before_ms` (UTC milliseconds, the events'
+/// own time). Deletes at most `limit` older markers in one short transaction and returns how many; call it
+/// until it returns 0. Unknown events from before are refused from then on, not applied again.
 ///
-/// Let it reach further back than the longest way on which an event can come again: the broker's retention, replays
-/// by hand, restored back-ups. Used-up effect keys stay (see [`forget_effects`]), and so do events without a time.
+/// Let it reach further back than the longest way on which an event can come again: the broker's retention,
+/// replays by hand, restored back-ups. Used-up effect keys stay (see [`forget_effects`]), and so do events
+/// without a time.
 pub fn forget(
     connection: &mut Connection,
     consumer: &str,
@@ -338,9 +344,9 @@ pub fn forget(
     })
 }
 
-/// Deletes at most `limit` used-up effect keys of events from before `before_ms`, but never of events that the
-/// horizon would let in again. After this a *new* event for an old right is applied: for keys that hold personal data
-/// or can no longer be used.
+/// Deletes at most `limit` used-up effect keys of events from before `before_ms`, but never of events that
+/// the horizon would let in again. After this a *new* event for an old right is applied: for keys that hold
+/// personal data or can no longer be used.
 pub fn forget_effects(
     connection: &mut Connection,
     consumer: &str,
@@ -365,8 +371,8 @@ fn read_result<R: DeserializeOwned, E>(text: &str) -> Result<R, OnceError<E>> {
     })
 }
 
-/// SQLite rolls a whole transaction back by itself on some failures (disk full, I/O); an effect could also have
-/// ended it. Either way nothing is certain.
+/// SQLite rolls a whole transaction back by itself on some failures (disk full, I/O); an effect could also
+/// have ended it. Either way nothing is certain.
 fn gone<E>() -> OnceError<E> {
     OnceError::TryAgain(db::other("the transaction ended while the effect ran".into()))
 }

@@ -1,7 +1,9 @@
-//! A commit that is acknowledged must be on the disk: raises `synchronous` for one transaction and puts it back.
+//! A commit that is acknowledged must be on the disk: raises `synchronous` for one transaction and puts it
+//! back.
 //!
-//! In WAL mode FULL syncs the log at each commit. In the rollback modes only EXTRA also syncs the folder after the
-//! journal is gone; with less, a power cut right after the commit can bring the journal back and undo it.
+//! In WAL mode FULL syncs the log at each commit. In the rollback modes only EXTRA also syncs the folder
+//! after the journal is gone; with less, a power cut right after the commit can bring the journal back and
+//! undo it.
 
 use rusqlite::Connection;
 

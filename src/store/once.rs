@@ -63,8 +63,8 @@ pub fn effect_owner(
         .optional()
 }
 
-/// Writes the marker (and uses up its right) before the effect runs. The unique indexes are the guard: a rival's
-/// marker makes this fail, never pass.
+/// Writes the marker (and uses up its right) before the effect runs. The unique indexes are the guard: a
+/// rival's marker makes this fail, never pass.
 pub fn mark(connection: &Connection, marker: &Marker<'_>) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
@@ -150,7 +150,8 @@ pub fn raise_horizon(connection: &Connection, consumer: &str, before_ms: i64) ->
     Ok(())
 }
 
-/// Deletes at most `limit` markers from before the horizon, oldest first. Markers without a time of their own stay.
+/// Deletes at most `limit` markers from before the horizon, oldest first. Markers without a time of their own
+/// stay.
 pub fn forget(connection: &Connection, consumer: &str, limit: usize) -> rusqlite::Result<usize> {
     connection
         .prepare_cached(

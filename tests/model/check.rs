@@ -1,5 +1,5 @@
-//! What must hold in every world, and the two ways of looking: `stateright` for what must always hold, and a walk
-//! backwards from the ends for "it always can end".
+//! What must hold in every world, and the two ways of looking: `stateright` for what must always hold, and a
+//! walk backwards from the ends for "it always can end".
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -112,7 +112,8 @@ pub fn explore(protocol: Protocol) -> Explored {
     }
 }
 
-/// A short way to a world in which the mistake breaks the rule, if there is one, and how many worlds were looked at.
+/// A short way to a world in which the mistake breaks the rule, if there is one, and how many worlds were
+/// looked at.
 pub fn broken(mistake: Mistake, rule: &'static str) -> (Option<Vec<Step>>, usize) {
     let protocol = Protocol { mistake: Some(mistake) };
     let checker = protocol.checker().finish_when(HasDiscoveries::AllOf([rule].into())).spawn_bfs().join();

@@ -1,9 +1,9 @@
-//! The protocol, exhaustively: every interleaving of producer, relay, two workers, vendor, sweeper, reports, operator,
-//! crash and power cut around one message, over the very tables of `src/lifecycle.rs`.
+//! The protocol, exhaustively: every interleaving of producer, relay, two workers, vendor, sweeper, reports,
+//! operator, crash and power cut around one message, over the very tables of `src/lifecycle.rs`.
 //!
-//! Belongs here: questions of order. Does not: SQL, time, HTTP (real processes and files are in `tests/it/`). Two
-//! copies of one message are the most that matter (a third adds no pair of rivals), and messages do not touch each
-//! other but by order lanes, which the outbox's triggers keep.
+//! Belongs here: questions of order. Does not: SQL, time, HTTP (real processes and files are in `tests/it/`).
+//! Two copies of one message are the most that matter (a third adds no pair of rivals), and messages do not
+//! touch each other but by order lanes, which the outbox's triggers keep.
 //!
 //! Run with `--nocapture` to see how many worlds were looked at, and the way to each seeded mistake.
 

@@ -1,5 +1,5 @@
-//! The steps of producer, relay, workers, vendor, sweeper, reports, operator and crash, each one durable commit or one
-//! message between rooms, in any order; and the mistakes that can be seeded into them.
+//! The steps of producer, relay, workers, vendor, sweeper, reports, operator and crash, each one durable
+//! commit or one message between rooms, in any order; and the mistakes that can be seeded into them.
 
 use onceward::lifecycle::{InboxEvent, InboxState, OutboxEvent, OutboxState};
 
@@ -32,11 +32,11 @@ pub enum Mistake {
     NotSentWhileHeld,
     /// A claim whose commit failed is used all the same, and taken back.
     FailedClaimIsUsed,
-    /// A row past its deadline is closed as PUBLISHED because the inbox has a SENDING row, whose claim may still be
-    /// released. (The relay did this until the model found it.)
+    /// A row past its deadline is closed as PUBLISHED because the inbox has a SENDING row, whose claim may
+    /// still be released. (The relay did this until the model found it.)
     SendingCountsAsDone,
-    /// A confirm counts for whatever hand-off is under way now, though it may be an older copy's word from before the
-    /// message was proven not sent. (Found by the model, too.)
+    /// A confirm counts for whatever hand-off is under way now, though it may be an older copy's word from
+    /// before the message was proven not sent. (Found by the model, too.)
     OldConfirmCounts,
     /// What a dead start had claimed is never given back.
     NoLease,
@@ -163,7 +163,8 @@ impl Step {
         )
     }
 
-    /// What happens by itself when nothing fails and nobody interferes: the way to the end may use only these.
+    /// What happens by itself when nothing fails and nobody interferes: the way to the end may use only
+    /// these.
     pub fn is_progress(self) -> bool {
         use Step::*;
         matches!(
@@ -489,7 +490,8 @@ impl World {
         Some(next)
     }
 
-    /// The outcome into the inbox: from SENDING and its own claim alone. A row that moved meanwhile stays as it is.
+    /// The outcome into the inbox: from SENDING and its own claim alone. A row that moved meanwhile stays as
+    /// it is.
     fn record(&mut self, heard: Heard, mistake: Option<Mistake>) -> Option<()> {
         let event = match heard {
             Heard::Accepted => InboxEvent::Accepted,

@@ -1,8 +1,10 @@
-//! The model's state: one message, all that is durable about it, all that is only in memory, and the vendor's truth.
+//! The model's state: one message, all that is durable about it, all that is only in memory, and the vendor's
+//! truth.
 //!
-//! States of rows change through [`onceward::lifecycle`]'s tables alone ([`Row::go`], [`Guard::go`]): an event that
-//! the table does not have is not a step of the model. Counters that would grow without bound are kept out (a start is
-//! *live* or *dead*, a row was handed over *before* or not), so crashes, leases and operator verbs need no budget.
+//! States of rows change through [`onceward::lifecycle`]'s tables alone ([`Row::go`], [`Guard::go`]): an
+//! event that the table does not have is not a step of the model. Counters that would grow without bound are
+//! kept out (a start is *live* or *dead*, a row was handed over *before* or not), so crashes, leases and
+//! operator verbs need no budget.
 
 use onceward::lifecycle::{InboxEvent, InboxMove, InboxState, OUTBOX_MOVES, OutboxEvent, OutboxState};
 
@@ -136,13 +138,15 @@ pub struct World {
     // In memory of the agent.
     pub up: bool,
     pub flight: Flight,
-    /// The hand-off in the channel, with its `again`: with two workers that makes three copies of one message.
+    /// The hand-off in the channel, with its `again`: with two workers that makes three copies of one
+    /// message.
     pub channel: Option<bool>,
     /// Interchangeable, so kept sorted.
     pub hands: [Hand; 2],
     /// Confirms on their way, sorted: any may come first. A worker waits with a third.
     pub confirms: [Option<Answer>; 2],
-    /// A claim whose commit failed and that may be in the file; the writer takes it back before anything else.
+    /// A claim whose commit failed and that may be in the file; the writer takes it back before anything
+    /// else.
     pub take_back: bool,
 
     // The truth at the vendor.
@@ -184,7 +188,8 @@ impl World {
         }
     }
 
-    /// Applies an event to the row, which must be in the state that the caller names; `synced` as the commit is.
+    /// Applies an event to the row, which must be in the state that the caller names; `synced` as the commit
+    /// is.
     pub fn move_row(&mut self, event: OutboxEvent, from: OutboxState, synced: bool) -> Option<()> {
         let row = self.row.filter(|row| row.state == from)?.go(event)?;
         self.row = Some(row);
@@ -216,8 +221,8 @@ impl World {
         }
     }
 
-    /// A worker is done with its hand-off and tells the relay. (Dying between record and confirm is a crash with the
-    /// confirm still under way.)
+    /// A worker is done with its hand-off and tells the relay. (Dying between record and confirm is a crash
+    /// with the confirm still under way.)
     pub fn tell(&mut self, hand: usize, answer: Answer) -> Option<()> {
         *self.confirms.iter_mut().find(|place| place.is_none())? = Some(answer);
         self.confirms.sort();
