@@ -1,5 +1,5 @@
 -- The final shape of both databases. src/db/migrate.rs is the road to it; tests/it/schema.rs proves they meet and
--- that the CHECKs and triggers say what src/lifecycle.rs says.
+-- that the CHECKs and triggers say what src/lifecycle.rs says. The third part is `once` for applications.
 --
 -- Times are UTC milliseconds (`_ms`). State names are the capitals of src/lifecycle.rs.
 -- The outbox part is read and written by any SQLite from 3.26 on (distribution shells, Python, PHP): no STRICT,
@@ -9,7 +9,7 @@
 -- part: outbox
 -- Lives in outbox.db, or in an application's own file. Producers insert; the relay writes the rest.
 
-CREATE TABLE onceward_meta (
+CREATE TABLE IF NOT EXISTS onceward_meta ( -- may be there already: the part `once` keeps its version here too
   key   TEXT PRIMARY KEY NOT NULL,   -- outbox_schema, ...
   value TEXT NOT NULL
 );
@@ -600,3 +600,71 @@ SELECT report.message_id, report.consumer AS destination, report.code, report.ve
             WHEN inbox.status = 'SENDING' THEN 'WAITING' ELSE 'APPLIED' END AS fate,
        strftime('%Y-%m-%d %H:%M:%S', report.first_at_ms / 1000, 'unixepoch', 'localtime') AS first
   FROM report LEFT JOIN inbox ON inbox.consumer = report.consumer AND inbox.message_id = report.message_id;
+-- part: once
+-- Lives in an application's own file, beside its business tables: which events a consumer has taken, with the result.
+-- Written by src/store/once.rs alone, in the same transaction as the effect. Any SQLite from 3.26 on, any journal mode.
+
+CREATE TABLE IF NOT EXISTS onceward_meta (
+  key   TEXT PRIMARY KEY NOT NULL,   -- once_schema, ...
+  value TEXT NOT NULL
+);
+
+-- The marker: an event of this consumer was applied, and this came of it.
+CREATE TABLE onceward_once (
+  id              INTEGER PRIMARY KEY,
+  consumer        TEXT NOT NULL,     -- namespace: two consumers of one event each apply it once
+  event_id        TEXT NOT NULL,     -- the logical event, the same in every delivery
+  fingerprint     TEXT NOT NULL,     -- version ':' hash of the content; only equal versions are compared
+  effect_key      TEXT,              -- the right that exists once, e.g. account/season/reward (see onceward_once_effect)
+  corrects        TEXT,              -- event_id of the event that this one corrects
+  occurred_at_ms  INTEGER,           -- the event's own time; retention goes by it
+  processed_at_ms INTEGER NOT NULL,
+  result          TEXT,              -- JSON, given again at each redelivery; NULL only inside the transaction
+  UNIQUE (consumer, event_id),
+  CONSTRAINT consumer_has_1_to_200_characters   CHECK (typeof(consumer) = 'text' AND length(consumer) BETWEEN 1 AND 200),
+  CONSTRAINT event_id_has_1_to_200_characters   CHECK (typeof(event_id) = 'text' AND length(event_id) BETWEEN 1 AND 200),
+  CONSTRAINT effect_key_has_1_to_200_characters CHECK (effect_key IS NULL OR (typeof(effect_key) = 'text' AND length(effect_key) BETWEEN 1 AND 200)),
+  CONSTRAINT occurred_at_ms_is_an_integer       CHECK (occurred_at_ms IS NULL OR typeof(occurred_at_ms) = 'integer')
+);
+CREATE INDEX onceward_once_age ON onceward_once (consumer, occurred_at_ms) WHERE occurred_at_ms IS NOT NULL;
+
+CREATE TRIGGER onceward_once_facts BEFORE UPDATE ON onceward_once
+WHEN OLD.consumer IS NOT NEW.consumer OR OLD.event_id IS NOT NEW.event_id OR OLD.fingerprint IS NOT NEW.fingerprint
+  OR OLD.effect_key IS NOT NEW.effect_key OR OLD.corrects IS NOT NEW.corrects
+  OR OLD.occurred_at_ms IS NOT NEW.occurred_at_ms OR OLD.processed_at_ms IS NOT NEW.processed_at_ms
+  OR OLD.result IS NOT NULL
+BEGIN
+  SELECT RAISE(ABORT, 'onceward: what was applied is not edited; send an event that corrects it');
+END;
+
+-- Business rights that were used up. Outlives the markers: a replay under another event_id finds it.
+CREATE TABLE onceward_once_effect (
+  consumer   TEXT NOT NULL,
+  effect_key TEXT NOT NULL,
+  event_id   TEXT NOT NULL,          -- who used it
+  at_ms      INTEGER NOT NULL,       -- the event's own time, or when it was applied
+  PRIMARY KEY (consumer, effect_key)
+) WITHOUT ROWID;
+
+-- How far back a consumer's memory reaches: an unknown event from before is refused, for it may have been applied.
+CREATE TABLE onceward_once_horizon (
+  consumer  TEXT PRIMARY KEY NOT NULL,
+  before_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- Deliveries that were refused: ids and hashes alone, no content. A person compares them with the publisher's ledger.
+CREATE TABLE onceward_once_quarantine (
+  id                INTEGER PRIMARY KEY AUTOINCREMENT,
+  consumer          TEXT NOT NULL,
+  event_id          TEXT NOT NULL,
+  reason            TEXT NOT NULL,
+  fingerprint       TEXT NOT NULL,   -- of the refused delivery
+  first_event_id    TEXT,            -- the event that stands, where there is one
+  first_fingerprint TEXT,
+  occurred_at_ms    INTEGER,
+  first_at_ms       INTEGER NOT NULL,
+  last_at_ms        INTEGER NOT NULL,
+  count             INTEGER NOT NULL DEFAULT 1, -- the same refusal again only counts
+  UNIQUE (consumer, event_id, reason, fingerprint),
+  CONSTRAINT reason_is_known CHECK (reason = 'SAME_EVENT_OTHER_CONTENT' OR reason = 'SAME_EFFECT_OTHER_EVENT' OR reason = 'TOO_OLD' OR reason = 'NO_TIME')
+);

@@ -24,14 +24,13 @@ pub fn of_parts(kind: &str, recipient: &str, payload: &str) -> String {
         context.update(&[0]);
     }
     let digest = context.finish();
-    let mut text = String::with_capacity(34);
-    text.push_str("2:");
-    for byte in &digest.as_ref()[..16] {
-        for digit in [byte >> 4, byte & 15] {
-            text.push(char::from_digit(u32::from(digit), 16).unwrap_or('0'));
-        }
-    }
-    text
+    format!("2:{}", hex(&digest.as_ref()[..16]))
+}
+
+/// Lower-case hex digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or('0');
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 /// The same JSON gives the same text: keys sorted, no spaces. Where two different texts could become one (numbers that

@@ -3,6 +3,9 @@
 //!
 //! Reading order: [`message`], [`lifecycle`], `schema.sql`, [`store`], [`relay`], [`worker`], [`vendor`], [`agent`].
 //! ARCHITECTURE.md has the picture.
+//!
+//! For applications: [`outbox::Outbox::enqueue`] puts a message into the caller's own transaction, and [`once::once`]
+//! applies an event's effect once, however often the event is delivered.
 #![forbid(unsafe_code)]
 
 pub mod agent;
@@ -19,6 +22,8 @@ pub mod lifecycle;
 pub mod limits;
 pub mod listen;
 pub mod message;
+pub mod once;
+pub mod outbox;
 pub mod owner;
 pub mod percent;
 pub mod policy;

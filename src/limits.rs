@@ -12,6 +12,10 @@ pub const MESSAGE_ID_CHARS_MAX: usize = 100;
 pub const PAYLOAD_BYTES_MAX: usize = 64 * 1024;
 /// Longest `kind`, `ordering_key`, `recipient`, characters.
 pub const FIELD_CHARS_MAX: usize = 200;
+/// Longest `consumer`, `event_id` and `effect_key` of `once`, characters (also CHECKs).
+pub const ONCE_KEY_CHARS_MAX: usize = 200;
+/// Largest result that `once` keeps, bytes of JSON: what a redelivery is told, not a document store.
+pub const ONCE_RESULT_BYTES_MAX: usize = 64 * 1024;
 
 /// Largest answer body that is read, bytes; a vendor's answer is a few hundred.
 pub const ANSWER_BYTES_MAX: u64 = 256 * 1024;

@@ -103,7 +103,10 @@ pub enum InboxStep {
     DeleteRows(Vec<i64>, i64),
     /// These lines of the call log go, as far as they began before the time.
     DeleteAttempts(Vec<i64>, i64),
-    /// Tally days before this local day become one sum; alerts last raised before the time go.
+    /// These reports go, as far as they last came before the time.
+    DeleteReports(Vec<i64>, i64),
+    /// Tally days before this local day become one sum; alerts, look-ups, notes of re-arming and deeds from
+    /// before the time go.
     Fold(String, i64),
     /// A mark in `onceward_meta`.
     Mark(&'static str, String),
@@ -159,7 +162,8 @@ pub fn apply_outbox(
                 db::write(connection, |tx| {
                     let wiped = purge::wipe_quarantine(tx, *bodies_before_ms, rows_max)?;
                     let gone = purge::delete_quarantine(tx, *keys_before_ms, rows_max.saturating_sub(wiped))?;
-                    Ok(Done { dealt: wiped + gone, changed: wiped + gone })
+                    let deeds = crate::store::audit::forget(tx, *keys_before_ms, rows_max)?;
+                    Ok(Done { dealt: wiped + gone, changed: wiped + gone + deeds })
                 })
             })
         }
@@ -179,10 +183,14 @@ pub fn apply_inbox(connection: &Connection, step: &InboxStep) -> rusqlite::Resul
         InboxStep::DeleteAttempts(rows, before_ms) => {
             each(rows, |id| purge::delete_attempt(connection, *id, *before_ms))
         }
+        InboxStep::DeleteReports(rows, before_ms) => {
+            each(rows, |id| purge::delete_report(connection, *id, *before_ms))
+        }
         InboxStep::Fold(first_kept, before_ms) => {
             let folded = crate::store::tally::fold(connection, first_kept)?;
             let forgotten = crate::store::alert::forget(connection, *before_ms)?;
-            Ok(Done { dealt: 1, changed: folded + forgotten })
+            let aside = purge::delete_aside(connection, *before_ms)?;
+            Ok(Done { dealt: 1, changed: folded + forgotten + aside })
         }
         InboxStep::Mark(key, value) => {
             meta::put(connection, key, value)?;

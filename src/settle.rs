@@ -13,7 +13,7 @@ use crate::lifecycle::{InboxEvent, InboxState};
 use crate::message::{Destination, MessageId};
 use crate::store::inbox::{self, Verdict};
 use crate::store::outbox::{self, Rearmed};
-use crate::store::{audit, rearm, report};
+use crate::store::{audit, meta, rearm, report};
 
 /// What is said about an ERROR.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,6 +104,8 @@ pub enum Settled {
     Missing,
     /// *Not sent* is contradicted by a report.
     Reported,
+    /// *Not sent* of a call that may still be under way in the running agent.
+    UnderWay,
     /// A look-up said *never received* before; the second time is for a person.
     Once,
 }
@@ -118,6 +120,11 @@ pub fn apply(tx: &Connection, settle: &Settle, day: &str, now_ms: i64) -> rusqli
     if *end == End::NotSent {
         if report::any(tx, consumer, message_id)? {
             return Ok(Settled::Reported);
+        }
+        // The sweeper gave it up, but its worker may only be slow: a second call could overtake the first.
+        let live = meta::get(tx, "started_by")?.unwrap_or_default();
+        if inbox::is_given_up_of(tx, consumer, message_id, &live)? {
+            return Ok(Settled::UnderWay);
         }
         if by == "look-up" && rearm::times(tx, consumer, message_id)? > 0 {
             return Ok(Settled::Once);

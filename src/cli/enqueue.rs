@@ -16,7 +16,6 @@ use crate::clock::wall_ms;
 use crate::config::Settings;
 use crate::db::{self, Durability, Part};
 use crate::exit;
-use crate::limits::{DEDUP_KEY_CHARS_MAX, FIELD_CHARS_MAX, PAYLOAD_BYTES_MAX};
 use crate::message::{Class, Destination, Message, MessageId};
 use crate::owner::StateDir;
 use crate::store::outbox::{self, NewMessage, Put};
@@ -356,38 +355,12 @@ fn as_sent(message: &NewMessage) -> Message {
 
 /// Length and range checks with the field's name, and the destination by route.
 fn fit(mut message: NewMessage, settings: &Settings) -> Result<NewMessage, String> {
-    let chars = |field: &str, text: &str, least: usize, most: usize| {
-        let count = text.chars().count();
-        if count < least || count > most {
-            Err(format!("{field}: {least} to {most} characters were expected, not {count}"))
-        } else {
-            Ok(())
-        }
-    };
-    chars("dedup_key", &message.dedup_key, 1, DEDUP_KEY_CHARS_MAX)?;
-    chars("kind", &message.kind, 1, FIELD_CHARS_MAX)?;
-    chars("recipient", &message.recipient, 0, FIELD_CHARS_MAX)?;
-    if let Some(key) = &message.ordering_key {
-        chars("ordering_key", key, 1, FIELD_CHARS_MAX)?;
-    }
-    if let Some(trace) = &message.traceparent {
-        chars("traceparent", trace, 0, FIELD_CHARS_MAX)?;
-    }
-    if message.payload.len() > PAYLOAD_BYTES_MAX {
-        return Err(format!(
-            "payload: at most {PAYLOAD_BYTES_MAX} bytes were expected, not {}",
-            message.payload.len()
-        ));
-    }
-    if message.priority > 9 {
-        return Err(format!("priority: 0 to 9 was expected, not {}", message.priority));
-    }
+    message.check().map_err(|bad| bad.to_string())?;
     if message.destination.is_empty() {
         // What no route matches is stored all the same: the relay parks it where a person sees it.
         message.destination =
             crate::route::destination(&settings.routes, &message.kind).unwrap_or_default().to_owned();
     }
-    chars("destination", &message.destination, 0, 40)?;
     Ok(message)
 }
 

@@ -14,7 +14,7 @@ use crate::owner::{self, OwnerError, StateDir};
 use crate::policy::Policy;
 use crate::settle::{self, End, Settle, Speaker};
 use crate::store::outbox::{self, Rearmed};
-use crate::store::rearm;
+use crate::store::{meta, rearm};
 use crate::who;
 
 /// Arguments of `settle`.
@@ -132,8 +132,12 @@ fn while_down(
     };
     let now_ms = wall_ms();
     let day = Policy::new(settings).day(now_ms);
-    let settled = db::write(&mut inbox, |tx| settle::apply(tx, settle, &day, now_ms))
-        .map_err(|error| failed(&inbox_path, error))?;
+    let settled = db::write(&mut inbox, |tx| {
+        // We hold the agent's lock: no start is alive, and no call is under way.
+        meta::put(tx, "started_by", "")?;
+        settle::apply(tx, settle, &day, now_ms)
+    })
+    .map_err(|error| failed(&inbox_path, error))?;
     // What was noted now or by an earlier run that died; what the relay of a dead agent still holds waits for its start.
     let outbox_path = state.outbox();
     let notes: Vec<(Destination, MessageId)> =

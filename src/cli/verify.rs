@@ -24,7 +24,7 @@ use crate::limits::{VERIFY_LOOKS, VERIFY_PAUSE, VERIFY_ROWS};
 use crate::message::{Destination, MessageId};
 use crate::owner;
 use crate::retention::pass;
-use crate::store::inbox;
+use crate::store::{inbox, rearm};
 
 /// Faults that are kept for the list; more are only counted.
 const LISTED_MAX: usize = 1_000;
@@ -375,7 +375,10 @@ fn still_wrong(
                 .optional()?;
             let Some((destination, state)) = row else { return Ok(None) }; // let go meanwhile
             let fate = inbox::state(inbox, &Destination::new(&destination), &MessageId::new(message_id))?;
+            let id = MessageId::new(message_id);
             Ok(match ledger::pair(state, fate) {
+                // Proven not sent, and noted to be opened again: it heals.
+                Verdict::Fault(_) if fate.is_none() && rearm::is_open(inbox, &id)? => None,
                 Verdict::Fault(text) => {
                     let fate = fate.map_or("no row", InboxState::as_str);
                     Some((message_id.clone(), format!("outbox {state}, inbox {fate}: {text}")))

@@ -15,10 +15,12 @@ const SCHEMA: &str = include_str!("../../schema.sql");
 /// One part of `schema.sql`.
 pub fn schema(part: Part) -> &'static str {
     let (_, rest) = SCHEMA.split_once("-- part: outbox").unwrap_or(("", SCHEMA));
-    let (outbox, inbox) = rest.split_once("-- part: inbox").unwrap_or((rest, ""));
+    let (outbox, rest) = rest.split_once("-- part: inbox").unwrap_or((rest, ""));
+    let (inbox, once) = rest.split_once("-- part: once").unwrap_or((rest, ""));
     match part {
         Part::Outbox => outbox,
         Part::Inbox => inbox,
+        Part::Once => once,
     }
 }
 
@@ -36,6 +38,7 @@ fn key(part: Part) -> &'static str {
     match part {
         Part::Outbox => "outbox_schema",
         Part::Inbox => "inbox_schema",
+        Part::Once => "once_schema",
     }
 }
 

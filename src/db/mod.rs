@@ -27,6 +27,8 @@ pub enum Part {
     Outbox,
     /// The agent's own.
     Inbox,
+    /// Markers of `once`, in a file that belongs to an application (or beside another part).
+    Once,
 }
 
 /// How hard a commit is.

@@ -113,6 +113,12 @@ pub fn said(settled: Settled, end: End) -> (u16, &'static str, String) {
             "no",
             "not settled: a report of the vendor names it, so the vendor has it; see `onceward show`".into(),
         ),
+        Settled::UnderWay => (
+            409,
+            "no",
+            "not settled: its call may still be under way in the running agent; restart the agent first"
+                .into(),
+        ),
         Settled::Once => (409, "no", "not settled: it was sent again once before".into()),
     }
 }

@@ -77,7 +77,10 @@ pub struct Counts {
     pub inbox: usize,
     /// Lines of the call log gone.
     pub attempts: usize,
-    /// Days of the tally folded, alerts forgotten.
+    /// Reports gone.
+    #[serde(default)]
+    pub reports: usize,
+    /// Days of the tally folded, alerts and the like forgotten.
     pub figures: usize,
     /// Repeats of wiped rows that were compared.
     pub rechecked: usize,
@@ -214,6 +217,8 @@ impl Pass<'_> {
         counts.inbox = self.walk_one(hands, cut_ms, now_ms, rows, InboxStep::DeleteRows)?;
         let lines = |after| purge::attempts(inbox, after, PURGE_LOOK_ROWS);
         counts.attempts = self.walk_one(hands, cut_ms, now_ms, lines, InboxStep::DeleteAttempts)?;
+        let reports = |after| purge::reports(inbox, after, PURGE_LOOK_ROWS);
+        counts.reports = self.walk_one(hands, cut_ms, now_ms, reports, InboxStep::DeleteReports)?;
         Ok(())
     }
 
@@ -376,9 +381,9 @@ impl Hands for CountingHands<'_> {
     }
     fn inbox(&mut self, step: InboxStep) -> Result<Done, Unfinished> {
         Ok(match step {
-            InboxStep::DeleteRows(rows, _) | InboxStep::DeleteAttempts(rows, _) => {
-                Done { dealt: rows.len(), changed: rows.len() }
-            }
+            InboxStep::DeleteRows(rows, _)
+            | InboxStep::DeleteAttempts(rows, _)
+            | InboxStep::DeleteReports(rows, _) => Done { dealt: rows.len(), changed: rows.len() },
             InboxStep::Fold(..) | InboxStep::Mark(..) => Done { dealt: 1, changed: 0 },
         })
     }

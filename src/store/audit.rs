@@ -44,3 +44,11 @@ pub fn append(tx: &Connection, deed: &Deed<'_>) -> rusqlite::Result<()> {
     ])?;
     Ok(())
 }
+
+/// Retention: deeds from before `before_ms`, the oldest first and at most `limit`.
+pub fn forget(tx: &Connection, before_ms: i64, limit: usize) -> rusqlite::Result<usize> {
+    tx.prepare_cached(
+        "DELETE FROM audit WHERE id IN (SELECT id FROM audit ORDER BY id LIMIT ?2) AND at_ms < ?1",
+    )?
+    .execute(params![before_ms, i64::try_from(limit).unwrap_or(i64::MAX)])
+}

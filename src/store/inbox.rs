@@ -696,6 +696,21 @@ pub fn settle_error(
     Ok(Ok(()))
 }
 
+/// Whether the sweeper called the message ERROR while this start of the agent may still be in its call.
+pub fn is_given_up_of(
+    connection: &Connection,
+    consumer: &Destination,
+    message_id: &MessageId,
+    live: &str,
+) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached(
+            "SELECT 1 FROM inbox WHERE message_id = ?2 AND consumer = ?1 AND status = 'ERROR' AND settled_by = 'sweeper'
+                AND claimed_by = ?3",
+        )?
+        .exists(params![consumer, message_id, live])
+}
+
 /// The state of a message's row.
 pub fn state(
     connection: &Connection,

@@ -8,6 +8,7 @@ pub mod destination;
 pub mod inbox;
 pub mod inquiry;
 pub mod meta;
+pub mod once;
 pub mod outbox;
 pub mod purge;
 pub mod rearm;

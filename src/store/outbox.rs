@@ -14,8 +14,8 @@ use crate::limits::AGING_STEP;
 use crate::limits::PURGE_ROWS;
 use crate::message::{Class, Destination, Message, MessageId, OwnerId};
 
-/// A message as a producer gives it.
-#[derive(Clone, Debug)]
+/// A message as a producer gives it; checks and defaults are in `src/outbox.rs`.
+#[derive(Clone)]
 pub struct NewMessage {
     /// From business keys, 1-200 characters: one event is one row.
     pub dedup_key: String,

@@ -318,6 +318,50 @@ pub fn delete_attempt(connection: &Connection, id: i64, before_ms: i64) -> rusql
     Ok(gone == 1)
 }
 
+/// Reports after row `after`, in the order of arrival.
+pub fn reports(connection: &Connection, after: i64, limit: usize) -> rusqlite::Result<Vec<Aged>> {
+    connection
+        .prepare_cached(
+            "SELECT id, consumer, message_id, first_at_ms, last_at_ms FROM report WHERE id > ?1 ORDER BY id LIMIT ?2",
+        )?
+        .query_map(params![after, limit as i64], |row| {
+            Ok(Aged {
+                id: row.get(0)?,
+                consumer: row.get(1)?,
+                message_id: row.get(2)?,
+                status: None,
+                made_at_ms: row.get(3)?,
+                ended_at_ms: Some(row.get(4)?),
+            })
+        })?
+        .collect()
+}
+
+/// A report goes, unless the inbox still has its message: it forbids a second send as long as that could happen.
+pub fn delete_report(connection: &Connection, id: i64, before_ms: i64) -> rusqlite::Result<bool> {
+    let gone = connection
+        .prepare_cached(
+            "DELETE FROM report WHERE id = ?1 AND last_at_ms < ?2
+                AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.message_id = report.message_id)",
+        )?
+        .execute(params![id, before_ms])?;
+    Ok(gone == 1)
+}
+
+/// What stands beside messages that were ERROR once, so never much: look-ups, notes of re-arming, deeds.
+pub fn delete_aside(connection: &Connection, before_ms: i64) -> rusqlite::Result<usize> {
+    let mut gone = super::audit::forget(connection, before_ms, i64::MAX as usize)?;
+    for statement in [
+        "DELETE FROM inquiry WHERE last_at_ms < ?1
+            AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.message_id = inquiry.message_id)",
+        "DELETE FROM rearm WHERE done_at_ms < ?1
+            AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.message_id = rearm.message_id)",
+    ] {
+        gone += connection.prepare_cached(statement)?.execute([before_ms])?;
+    }
+    Ok(gone)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -48,6 +48,13 @@ pub fn open(connection: &Connection, limit: u32) -> rusqlite::Result<Vec<(Destin
         .collect()
 }
 
+/// Whether the message's outbox row still has to be opened.
+pub fn is_open(connection: &Connection, message_id: &MessageId) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached("SELECT 1 FROM rearm WHERE done_at_ms IS NULL AND message_id = ?1")?
+        .exists([message_id])
+}
+
 /// The outbox row is open, or needs no opening.
 pub fn done(
     tx: &Connection,

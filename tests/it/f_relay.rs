@@ -91,3 +91,31 @@ fn f27_a_second_agent_refuses_and_names_the_first() {
     world.wait_inbox(&id, "SENT");
     agent.stop();
 }
+
+/// A row past its deadline, while a slow call for it is under way whose lease is over: it is neither called PUBLISHED
+/// (the claim may still be released, and then nothing would be left) nor expired (it may be sent). Its end decides.
+#[test]
+fn a_row_past_its_deadline_waits_for_the_call_that_is_under_way() {
+    let world = World::with("[relay]\nlease = \"10s\"\n", "");
+    let text = std::fs::read_to_string(&world.config).expect("it reads");
+    let slow = text.replacen("timeout = \"2s\"\nthreads = 4", "timeout = \"9s\"\nthreads = 1", 1);
+    assert_ne!(slow, text);
+    std::fs::write(&world.config, slow).expect("it writes");
+    // Both are claimed at once; the second waits 8 s for the only worker, then 8 s for its answer: not sent.
+    world.faults(&["delay=8s,first=1", "delay=8s,status=429"]);
+    let first = world.put_plain("first");
+    let second = world.put_plain("second");
+    let deadline_ms = onceward::clock::wall_ms() + 9_500;
+    world
+        .outbox()
+        .execute("UPDATE outbox SET expires_at_ms = ?1 WHERE message_id = ?2", (deadline_ms, &second))
+        .expect("a deadline");
+    let agent = world.agent();
+    world.wait_inbox(&second, "SENDING");
+    world.wait_inbox(&first, "SENT");
+    world.wait_outbox(&second, "EXPIRED");
+    assert_eq!(world.inbox_state(&second), None, "{}", agent.log());
+    assert_eq!(world.count("SELECT count(*) FROM attempt WHERE outcome = 'NOT_SENT'"), 1);
+    world.wait("the alert", |world| world.alerts("EXPIRED") == 1);
+    agent.stop();
+}

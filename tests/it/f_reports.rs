@@ -731,3 +731,27 @@ fn a_webhook_is_answered_503_while_the_inbox_cannot_be_written_and_the_repeat_is
     assert_eq!(it.row(&id).0, "SENT");
     agent.stop();
 }
+
+#[test]
+fn a_call_that_may_still_be_under_way_is_not_settled_as_not_sent_and_its_answer_counts() {
+    let world = World::new();
+    world.faults(&["delay=1500ms,first=1"]);
+    let agent = world.agent();
+    let id = world.put_plain("slow");
+    world.wait_inbox(&id, "SENDING");
+    // As the sweeper does to a call that takes too long.
+    world
+        .inbox()
+        .execute(
+            "UPDATE inbox SET status = 'ERROR', settled_by = 'sweeper', finished_at_ms = claimed_at_ms",
+            [],
+        )
+        .expect("given up");
+    let (code, said, error) =
+        world.onceward(&["settle", &id, "--not-sent", "--i-checked-the-vendor", "--note", "none came"]);
+    assert_eq!(code, 1, "{said}{error}");
+    assert!(format!("{said}{error}").contains("may still be under way"), "{said}{error}");
+    world.wait_inbox(&id, "SENT");
+    assert_eq!(world.arrivals(&id), 1);
+    agent.stop();
+}

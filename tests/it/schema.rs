@@ -117,3 +117,25 @@ fn hand_edits_are_refused_with_the_command_to_use() {
         "1|K\n1\n30\n"
     );
 }
+
+/// An application's file is opened by its own shell too: `once` beside an outbox, in either order.
+#[test]
+fn the_tables_of_once_are_made_by_the_distributions_shell() {
+    for parts in [[Part::Outbox, Part::Once], [Part::Once, Part::Outbox]] {
+        let dir = tempfile::tempdir().expect("a folder");
+        for sql in parts.map(migrate::schema) {
+            let output = Command::new("sqlite3").arg(dir.path().join("app.db")).arg(sql).output();
+            let output = output.expect("sqlite3 runs");
+            assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        }
+    }
+    use onceward::once::Refusal;
+    let all = [
+        Refusal::OtherContent,
+        Refusal::SameEffect { event_id: String::new() },
+        Refusal::TooOld { before_ms: 0 },
+        Refusal::NoTime,
+    ];
+    let list: Vec<String> = all.iter().map(|refusal| format!("reason = '{}'", refusal.as_str())).collect();
+    assert!(migrate::schema(Part::Once).contains(&format!("CHECK ({})", list.join(" OR "))));
+}
