@@ -736,6 +736,10 @@ fn a_webhook_is_answered_503_while_the_inbox_cannot_be_written_and_the_repeat_is
 fn a_call_that_may_still_be_under_way_is_not_settled_as_not_sent_and_its_answer_counts() {
     let world = World::new();
     world.faults(&["delay=1500ms,first=1"]);
+    let settings = std::fs::read_to_string(&world.config).expect("settings");
+    let socket = world.dir.path().join("onceward.sock");
+    std::fs::write(&world.config, format!("{settings}\n[listen]\nsocket = \"{}\"\n", socket.display()))
+        .expect("written");
     let agent = world.agent();
     let id = world.put_plain("slow");
     world.wait_inbox(&id, "SENDING");
