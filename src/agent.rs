@@ -25,10 +25,12 @@ use crate::message::{Destination, OwnerId};
 use crate::owner::{self, OwnerError, Ownership, StateDir};
 use crate::policy::Policy;
 use crate::rate::Rate;
-use crate::relay::{Event, Lane, Relay, RelayParts};
+use crate::relay::{Event, Home, Lane, Relay, RelayParts};
+use crate::share::{Keys, Places};
+use crate::source::{Sources, SourcesParts};
 use crate::store::{meta, tally};
 use crate::sweeper::{self, Sweep};
-use crate::thread::spawn;
+use crate::thread::{join_until, spawn};
 use crate::vendor;
 use crate::watch::{Watch, WatchFlags};
 use crate::worker::{Shared, Worker};
@@ -88,7 +90,10 @@ pub fn db_exit_code(error: &DbError) -> i32 {
     use rusqlite::ErrorCode as E;
     match error {
         DbError::Missing { .. } => exit::NO_INPUT,
-        DbError::Newer { .. } | DbError::Unusable { .. } => exit::UNAVAILABLE,
+        DbError::Newer { .. } | DbError::Older { .. } | DbError::Unusable { .. } | DbError::Foreign { .. } => {
+            exit::UNAVAILABLE
+        }
+        DbError::NotPermitted { .. } => exit::NOT_PERMITTED,
         error if error.is_temporary() => exit::TRY_AGAIN,
         DbError::Sqlite { source, .. } => match source.sqlite_error_code() {
             Some(E::ReadOnly | E::PermissionDenied | E::CannotOpen) => exit::NOT_PERMITTED,
@@ -102,10 +107,12 @@ pub fn db_exit_code(error: &DbError) -> i32 {
 pub struct Agent {
     writer: Writer,
     relay_events: Sender<Event>,
+    stop_sources: Sender<Instant>,
     stop: Arc<AtomicBool>,
     flags: Arc<WatchFlags>,
     /// Joined in this order.
     relay: JoinHandle<()>,
+    sources: JoinHandle<()>,
     workers: Vec<JoinHandle<()>>,
     watch: JoinHandle<()>,
     writer_thread: JoinHandle<()>,
@@ -129,6 +136,8 @@ impl Agent {
     pub fn start(settings: &Settings, config: &Path) -> Result<Self, StartError> {
         let state = StateDir::new(&settings.agent.state_dir);
         both_or_none(&state)?;
+        db::access::usable(&state.inbox())?;
+        db::access::usable(&state.outbox())?;
         let ownership = owner::take(&state, config)?;
         let policy = Arc::new(Policy::new(settings));
 
@@ -193,12 +202,28 @@ impl Agent {
                 handoff: sender,
                 gate,
                 threads: destination.threads,
+                places: Places::new(),
             });
         }
 
         let outbox_path = state.outbox();
         let (outbox_checkpointer, outbox_checkpoint_thread) =
             checkpointer("ckpt-outbox", &outbox_path, Part::Outbox)?;
+        let keys = Keys::new();
+        let (sources, stop_sources) = Sources::new(SourcesParts {
+            owner: owner.clone(),
+            agent_id,
+            settings: settings.relay.clone(),
+            retry: settings.retry.clone(),
+            routes: settings.routes.clone(),
+            policy: policy.clone(),
+            lanes: lanes.clone(),
+            keys: keys.clone(),
+            inbox: inbox_pool.clone(),
+            writer: writer.clone(),
+            alerts: alerts.clone(),
+            stop_within: longest_call + STOP_MARGIN,
+        });
         let (relay, relay_events) = Relay::new(RelayParts {
             path: outbox_path.clone(),
             owner: owner.clone(),
@@ -209,7 +234,8 @@ impl Agent {
             lanes,
             inbox: inbox_pool,
             alerts: alerts.clone(),
-            checkpointer: outbox_checkpointer,
+            home: Home::Own(outbox_checkpointer),
+            keys,
             flags: flags.clone(),
         })?;
         let watch = Watch::new(&outbox_path, flags.clone())?;
@@ -220,13 +246,16 @@ impl Agent {
             });
         })?;
         let relay = spawn("relay", move || relay.run())?;
+        let sources = spawn("sources", move || sources.run())?;
 
         let agent = Self {
             writer,
             relay_events,
             stop,
+            stop_sources,
             flags,
             relay,
+            sources,
             workers,
             watch,
             writer_thread,
@@ -318,9 +347,11 @@ impl Agent {
         self.stop.store(true, Ordering::SeqCst);
         self.flags.stop();
         let _ = self.relay_events.send(Event::Stop(deadline));
-        let Self { relay, workers, watch, writer_thread, checkpointers, writer, relay_events, sweep, .. } =
+        let _ = self.stop_sources.send(deadline);
+        let Self { relay, sources, workers, watch, writer_thread, checkpointers, writer, relay_events, sweep, .. } =
             self;
-        let in_time = join_until(relay, deadline); // its lanes drop: workers end
+        // Their lanes drop: workers end.
+        let in_time = [join_until(relay, deadline), join_until(sources, deadline)] == [true, true];
         let late =
             workers.into_iter().map(|worker| join_until(worker, deadline)).filter(|ended| !ended).count();
         let all = in_time && late == 0;
@@ -336,16 +367,6 @@ impl Agent {
         }
         false
     }
-}
-
-fn join_until(handle: JoinHandle<()>, deadline: Instant) -> bool {
-    while !handle.is_finished() {
-        if Instant::now() >= deadline {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    handle.join().is_ok()
 }
 
 /// F30: both files or none; one alone is a person's decision.

@@ -23,6 +23,8 @@ pub enum Cause {
     ManyAttempts,
     /// The same message id with other content.
     Conflict,
+    /// An application's file cannot be served.
+    Source,
 }
 
 impl Cause {
@@ -36,6 +38,7 @@ impl Cause {
             Self::DestinationClosed => "DESTINATION_CLOSED",
             Self::ManyAttempts => "MANY_ATTEMPTS",
             Self::Conflict => "CONFLICT",
+            Self::Source => "SOURCE",
         }
     }
 }

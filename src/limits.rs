@@ -67,6 +67,15 @@ pub const RELAY_SWEEP_MAX: usize = 200;
 /// How often a relay compares its memory with the table and renews leases.
 pub const RELAY_RECONCILE: Duration = Duration::from_secs(60);
 
+/// Pause of a row whose `ordering_key` is under way from another source: about one vendor call.
+pub const KEY_ELSEWHERE_PAUSE: Duration = Duration::from_millis(200);
+/// How often the list of sources is looked at: `source add` is picked up within this.
+pub const SOURCES_LOOK: Duration = Duration::from_secs(1);
+/// A source that is only locked is told to a person after this.
+pub const SOURCE_LOCKED_ALERT: Duration = Duration::from_secs(30);
+/// Looks for a source's file that cannot be watched yet.
+pub const SOURCE_WATCH_RETRY: Duration = Duration::from_secs(1);
+
 /// How often stale SENDING rows are looked for.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(300);
 /// Rows settled by one commit of the sweeper or of recovery.

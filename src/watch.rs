@@ -15,6 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 
 use crate::db::{self, Part};
+use crate::limits::SOURCE_WATCH_RETRY;
+use crate::source;
 
 /// Looks after a hint: 50 us, doubled, about 100 ms in all.
 const LOOKS: u32 = 11;
@@ -43,11 +45,21 @@ impl WatchFlags {
     }
 }
 
+/// What is watched, and how it is opened.
+enum Kind {
+    /// `outbox.db`: always in WAL mode.
+    Own,
+    /// An application's file, in any journal mode, perhaps not there.
+    Source,
+}
+
 /// The room. `wake` is called (from this thread) whenever another connection has committed.
 pub struct Watch {
     path: PathBuf,
-    connection: Connection,
+    kind: Kind,
+    connection: Option<Connection>,
     inotify: Option<OwnedFd>,
+    watches_wal: bool,
     flags: Arc<WatchFlags>,
     version: i64,
 }
@@ -56,40 +68,80 @@ impl Watch {
     /// Opens its own reader. Where inotify is not to be had the relay's polling serves alone.
     pub fn new(path: &Path, flags: Arc<WatchFlags>) -> Result<Self, db::DbError> {
         let connection = db::open_reader(path, Part::Outbox)?;
-        let mut watch = Self { path: path.to_owned(), connection, inotify: None, flags, version: 0 };
+        let mut watch = Self {
+            path: path.to_owned(),
+            kind: Kind::Own,
+            connection: Some(connection),
+            inotify: None,
+            watches_wal: false,
+            flags,
+            version: 0,
+        };
         watch.version = watch.data_version();
         watch.add_watch();
         Ok(watch)
     }
 
+    /// Opens nothing yet: an application's file is opened when it is there and well, and anew when it was replaced.
+    pub fn of_source(path: &Path, flags: Arc<WatchFlags>) -> Self {
+        let kind = Kind::Source;
+        Self { path: path.to_owned(), kind, connection: None, inotify: None, watches_wal: false, flags, version: 0 }
+    }
+
+    /// In WAL mode a commit writes the `-wal`; in the rollback modes the file itself.
     fn add_watch(&mut self) {
-        let mut wal = self.path.clone().into_os_string();
-        wal.push("-wal");
+        self.inotify = None;
+        if matches!(self.kind, Kind::Source) {
+            // Whatever was open may be another file by now.
+            self.connection = source::open_reader(&self.path).ok();
+            self.version = self.data_version();
+            if self.connection.is_none() {
+                return;
+            }
+        }
+        let wal = self.wal();
+        self.watches_wal = false;
+        let mut watches_wal = false;
         let made =
             inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).and_then(|fd| {
                 // MODIFY alone: our own opening and closing must not ring.
-                inotify::add_watch(
-                    &fd,
-                    Path::new(&wal),
-                    inotify::WatchFlags::MODIFY
-                        | inotify::WatchFlags::DELETE_SELF
-                        | inotify::WatchFlags::MOVE_SELF,
-                )?;
+                let events = inotify::WatchFlags::MODIFY
+                    | inotify::WatchFlags::DELETE_SELF
+                    | inotify::WatchFlags::MOVE_SELF;
+                let of_wal = inotify::add_watch(&fd, &wal, events);
+                watches_wal = of_wal.is_ok();
+                if matches!(self.kind, Kind::Source) {
+                    // Watching opens nothing, so SQLite's locks stay (S9).
+                    inotify::add_watch(&fd, &self.path, events)?;
+                } else {
+                    of_wal?;
+                }
                 Ok(fd)
             });
+        self.watches_wal = watches_wal && made.is_ok();
         self.inotify = made.ok();
     }
 
+    fn wal(&self) -> PathBuf {
+        let mut wal = self.path.clone().into_os_string();
+        wal.push("-wal");
+        wal.into()
+    }
+
     fn data_version(&self) -> i64 {
-        self.connection.query_row("PRAGMA data_version", [], |row| row.get(0)).unwrap_or(-1)
+        let Some(connection) = &self.connection else { return -1 };
+        connection.query_row("PRAGMA data_version", [], |row| row.get(0)).unwrap_or(-1)
     }
 
     /// Runs until the flags' stop.
     pub fn run(mut self, wake: impl Fn()) {
         while !self.flags.stop.load(Ordering::Relaxed) {
             let Some(fd) = &self.inotify else {
-                std::thread::sleep(Duration::from_secs(1));
+                self.pause();
                 self.add_watch();
+                if self.inotify.is_some() {
+                    wake(); // what was committed before the watch
+                }
                 continue;
             };
             let mut fds = [PollFd::new(fd, PollFlags::IN), PollFd::new(&self.flags.bell, PollFlags::IN)];
@@ -97,8 +149,8 @@ impl Watch {
             if poll(&mut fds, Some(&timeout)).unwrap_or(0) == 0 || self.flags.stop.load(Ordering::Relaxed) {
                 continue;
             }
-            if self.drain_events() {
-                self.add_watch(); // the file was replaced
+            if self.drain_events() || !self.watches_wal && self.wal().exists() {
+                self.add_watch(); // the file was replaced, or its application has changed to WAL mode
             }
             if self.flags.busy.load(Ordering::Relaxed) {
                 // The relay looks by itself; do not burn a processor on the echo of its own commits.
@@ -109,6 +161,16 @@ impl Watch {
                 wake();
             }
         }
+    }
+
+    /// Waits a moment, or for the stop.
+    fn pause(&self) {
+        let mut bell = [PollFd::new(&self.flags.bell, PollFlags::IN)];
+        let timeout = Timespec {
+            tv_sec: SOURCE_WATCH_RETRY.as_secs() as i64,
+            tv_nsec: i64::from(SOURCE_WATCH_RETRY.subsec_nanos()),
+        };
+        let _ = poll(&mut bell, Some(&timeout));
     }
 
     /// Reads what is queued; true if the watched file is gone.

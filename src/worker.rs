@@ -85,7 +85,7 @@ impl Worker {
         });
         // `None`: the record confirms after its commit.
         if let Some(answer) = answer {
-            let _ = confirm.send(Event::Confirm(Confirm { row, answer }));
+            let _ = confirm.send(Event::Confirm(Confirm { row, message_id: id, answer }));
         }
     }
 
@@ -111,7 +111,8 @@ impl Worker {
     /// The straight pipe. Returns an answer where no call was made.
     fn claim_and_call(&self, handoff: Handoff) -> Option<Answer> {
         let shared = &*self.shared;
-        let Handoff { row, again, message, claimed, confirm, .. } = handoff;
+        // `_held` is given back at the end of this function, whatever that is.
+        let Handoff { row, again, message, claimed, confirm, held: _held, .. } = handoff;
         let fingerprint = fingerprint::of(&message);
 
         if again && let Some(answer) = self.look(&message, &fingerprint) {
@@ -311,11 +312,12 @@ impl Worker {
             shared.alerts.raise(Cause::Error, message.destination.as_str(), text);
         }
         let now_ms = wall_ms();
+        let message_id = message.message_id.clone();
         let tell = Box::new(move || {
             if kill::point("worker-before-confirm").is_err() {
                 return; // a test: this confirm is lost
             }
-            let _ = confirm.send(Event::Confirm(Confirm { row, answer }));
+            let _ = confirm.send(Event::Confirm(Confirm { row, message_id, answer }));
         });
         shared.writer.submit(Box::new(Record::new(
             sending,

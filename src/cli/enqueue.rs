@@ -106,7 +106,7 @@ pub struct Counts {
 /// Runs the command.
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     let settings = file.load_without_secrets()?;
-    let mut connection = open(&settings)?;
+    let mut connection = super::source::outbox(file, &settings)?;
     let quiet = args.quiet;
     let mut say = |text: String| {
         if !quiet {

@@ -11,6 +11,7 @@ mod run;
 mod sandbox;
 mod settings_file;
 mod show;
+mod source;
 mod status;
 mod verbs;
 mod views;
@@ -58,6 +59,9 @@ struct Cli {
     /// Settings file [default: $ONCEWARD_CONFIG, then /etc/onceward/onceward.toml]
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// For enqueue, queue, show, hold, release, cancel: the outbox of this source instead of outbox.db
+    #[arg(long, global = true, value_name = "NAME")]
+    source: Option<String>,
     #[command(subcommand)]
     command: Command,
 }
@@ -88,6 +92,8 @@ enum Command {
     Cancel(verbs::Args),
     /// Check settings, databases, a real commit, disk, clock, login, DNS and TLS: one verdict a line
     Check(check::Args),
+    /// Outboxes inside applications' own SQLite files
+    Source(source::Args),
     /// Print the schema of both databases
     Schema,
     /// Print the manual page
@@ -108,7 +114,7 @@ pub fn main() -> i32 {
             return if error.use_stderr() { exit::USAGE } else { exit::OK };
         }
     };
-    let settings = settings_file::SettingsFile::find(cli.config.as_deref());
+    let settings = settings_file::SettingsFile::find(cli.config.as_deref()).with_source(cli.source);
     let outcome = match cli.command {
         Command::Init(args) => init::run(args),
         Command::Run => run::run(&settings),
@@ -122,6 +128,7 @@ pub fn main() -> i32 {
         Command::Release(args) => verbs::run(&settings, verbs::Verb::Release, args),
         Command::Cancel(args) => verbs::run(&settings, verbs::Verb::Cancel, args),
         Command::Check(args) => check::run(&settings, args),
+        Command::Source(args) => source::run(&settings, args),
         Command::Schema => output::print(include_str!("../../schema.sql")),
         Command::Man => man(),
         Command::Completions { shell } => {

@@ -6,4 +6,5 @@ pub mod attempt;
 pub mod inbox;
 pub mod meta;
 pub mod outbox;
+pub mod source;
 pub mod tally;
