@@ -417,6 +417,11 @@ impl Relay {
         if reconcile {
             self.forget_lost();
         }
+        if let Home::Source(guard) = &self.parts.home
+            && !guard.is_ours(&connection).map_err(sqlite)?
+        {
+            return Err(db::DbError::taken_over(&path)); // said even while there is nothing to do
+        }
         let claiming = self.stop.is_none();
         if confirms.is_empty() && !reconcile && !(claiming && self.has_work(&connection).map_err(sqlite)?) {
             self.connection = Some(connection);
