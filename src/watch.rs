@@ -135,6 +135,8 @@ impl Watch {
 
     /// Runs until the flags' stop.
     pub fn run(mut self, wake: impl Fn()) {
+        // A hint that came while the relay was busy: the commit behind it may become visible after its last look.
+        let mut owed = false;
         while !self.flags.stop.load(Ordering::Relaxed) {
             let Some(fd) = &self.inotify else {
                 self.pause();
@@ -145,18 +147,26 @@ impl Watch {
                 continue;
             };
             let mut fds = [PollFd::new(fd, PollFlags::IN), PollFd::new(&self.flags.bell, PollFlags::IN)];
-            let timeout = Timespec { tv_sec: 60, tv_nsec: 0 };
-            if poll(&mut fds, Some(&timeout)).unwrap_or(0) == 0 || self.flags.stop.load(Ordering::Relaxed) {
+            let timeout = if owed {
+                Timespec { tv_sec: 0, tv_nsec: 5_000_000 }
+            } else {
+                Timespec { tv_sec: 60, tv_nsec: 0 }
+            };
+            let rung = poll(&mut fds, Some(&timeout)).unwrap_or(0) > 0;
+            if self.flags.stop.load(Ordering::Relaxed) || !(rung || owed) {
                 continue;
             }
+            owed = true;
             if self.drain_events() || !self.watches_wal && self.wal().exists() {
                 self.add_watch(); // the file was replaced, or its application has changed to WAL mode
+                wake();
             }
             if self.flags.busy.load(Ordering::Relaxed) {
                 // The relay looks by itself; do not burn a processor on the echo of its own commits.
                 std::thread::sleep(Duration::from_millis(2));
                 continue;
             }
+            owed = false;
             if self.changed_soon() {
                 wake();
             }

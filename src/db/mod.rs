@@ -195,13 +195,15 @@ pub fn open_foreign_writer(path: &Path) -> Result<Connection, DbError> {
 }
 
 /// Opens an application's own file for reading, where that leaves no file behind that locks the application out.
+/// Not as SQLite's read-only: that could not take away the `-wal` and `-shm` that it made, and they would stay behind.
 pub fn open_foreign_reader(path: &Path) -> Result<Connection, DbError> {
     access::usable(path)?;
-    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     let set = || -> rusqlite::Result<()> {
         connection.busy_timeout(BUSY_TIMEOUT)?;
-        connection
-            .execute_batch("PRAGMA temp_store = MEMORY; PRAGMA mmap_size = 0; PRAGMA cache_size = -512;")
+        connection.execute_batch(
+            "PRAGMA query_only = ON; PRAGMA temp_store = MEMORY; PRAGMA mmap_size = 0; PRAGMA cache_size = -512;",
+        )
     };
     set().map_err(|source| DbError::sqlite(path, source))?;
     Ok(connection)

@@ -11,6 +11,7 @@ mod f_producer;
 mod f_relay;
 mod f_source;
 mod f_stop;
+mod f_users;
 mod f_worker;
 mod producers;
 mod schema;
