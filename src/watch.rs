@@ -18,8 +18,9 @@ use crate::db::{self, Part};
 use crate::limits::SOURCE_WATCH_RETRY;
 use crate::source;
 
-/// Looks after a hint: 50 us, doubled, about 100 ms in all.
+/// Looks after a hint: the first pause, doubled so often: about 100 ms in all.
 const LOOKS: u32 = 11;
+const LOOK_PAUSE: Duration = Duration::from_micros(50);
 
 /// Shared with the relay.
 #[derive(Debug)]
@@ -166,11 +167,38 @@ impl Watch {
                 std::thread::sleep(Duration::from_millis(2));
                 continue;
             }
-            owed = false;
-            if self.changed_soon() {
+            owed = !self.look_until_quiet(&wake);
+        }
+    }
+
+    /// Looks with growing pauses until nothing has changed for about 100 ms since the last hint: the change that is
+    /// seen first may be the relay's own commit, with a producer's right behind it. False if the relay got busy.
+    fn look_until_quiet(&mut self, wake: &impl Fn()) -> bool {
+        let (mut pause, mut looks) = (LOOK_PAUSE, 0);
+        while looks <= LOOKS && !self.flags.stop.load(Ordering::Relaxed) {
+            let version = self.data_version();
+            if version != self.version {
+                self.version = version;
                 wake();
             }
+            let Some(fd) = &self.inotify else { return true };
+            let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(pause.subsec_nanos()) };
+            let mut hint = [PollFd::new(fd, PollFlags::IN)];
+            if poll(&mut hint, Some(&timeout)).unwrap_or(0) > 0 {
+                if self.flags.busy.load(Ordering::Relaxed) {
+                    return false;
+                }
+                if self.drain_events() {
+                    self.add_watch();
+                    wake();
+                }
+                (pause, looks) = (LOOK_PAUSE, 0);
+            } else {
+                pause *= 2;
+                looks += 1;
+            }
         }
+        true
     }
 
     /// Waits a moment, or for the stop.
@@ -195,19 +223,5 @@ impl Watch {
             );
         }
         gone
-    }
-
-    fn changed_soon(&mut self) -> bool {
-        let mut pause = Duration::from_micros(50);
-        for _ in 0..=LOOKS {
-            let version = self.data_version();
-            if version != self.version {
-                self.version = version;
-                return true;
-            }
-            std::thread::sleep(pause);
-            pause *= 2;
-        }
-        false
     }
 }
