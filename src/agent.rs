@@ -90,9 +90,10 @@ pub fn db_exit_code(error: &DbError) -> i32 {
     use rusqlite::ErrorCode as E;
     match error {
         DbError::Missing { .. } => exit::NO_INPUT,
-        DbError::Newer { .. } | DbError::Older { .. } | DbError::Unusable { .. } | DbError::Foreign { .. } => {
-            exit::UNAVAILABLE
-        }
+        DbError::Newer { .. }
+        | DbError::Older { .. }
+        | DbError::Unusable { .. }
+        | DbError::Foreign { .. } => exit::UNAVAILABLE,
         DbError::NotPermitted { .. } => exit::NOT_PERMITTED,
         error if error.is_temporary() => exit::TRY_AGAIN,
         DbError::Sqlite { source, .. } => match source.sqlite_error_code() {
@@ -348,8 +349,18 @@ impl Agent {
         self.flags.stop();
         let _ = self.relay_events.send(Event::Stop(deadline));
         let _ = self.stop_sources.send(deadline);
-        let Self { relay, sources, workers, watch, writer_thread, checkpointers, writer, relay_events, sweep, .. } =
-            self;
+        let Self {
+            relay,
+            sources,
+            workers,
+            watch,
+            writer_thread,
+            checkpointers,
+            writer,
+            relay_events,
+            sweep,
+            ..
+        } = self;
         // Their lanes drop: workers end.
         let in_time = [join_until(relay, deadline), join_until(sources, deadline)] == [true, true];
         let late =

@@ -25,8 +25,8 @@ use crate::db::pool::Pool;
 use crate::db::{self, Durability, Part, kill};
 use crate::gate::{Gate, Room};
 use crate::limits::{
-    BATCHES_PER_ROUND, HANDOFFS_PER_THREAD, KEY_ELSEWHERE_PAUSE, RELAY_GATHER, RELAY_PAUSE, RELAY_RECONCILE, RELAY_SWEEP_MAX,
-    WRITER_RETRY_MAX, WRITER_RETRY_MIN,
+    BATCHES_PER_ROUND, HANDOFFS_PER_THREAD, KEY_ELSEWHERE_PAUSE, RELAY_GATHER, RELAY_PAUSE, RELAY_RECONCILE,
+    RELAY_SWEEP_MAX, WRITER_RETRY_MAX, WRITER_RETRY_MIN,
 };
 use crate::message::{Destination, Message, MessageId, NotSentKind, OwnerId};
 use crate::policy::{Asking, Policy, Verdict, deadline_reason};
@@ -316,8 +316,9 @@ impl Relay {
             && self.trouble.is_some()
             && self.in_flight.len() <= self.confirms.len();
         self.stop.is_some_and(|deadline| {
-            unmarkable ||
-            (self.in_flight.is_empty() && self.confirms.is_empty()) || Instant::now() >= deadline
+            unmarkable
+                || (self.in_flight.is_empty() && self.confirms.is_empty())
+                || Instant::now() >= deadline
         })
     }
 
@@ -343,7 +344,9 @@ impl Relay {
                 for (cause, destination, text) in round.alerts {
                     self.parts.alerts.raise(cause, &destination, text);
                 }
-                let _ = kill::point("relay-after-claim");
+                if !round.handoffs.is_empty() {
+                    let _ = kill::point("relay-after-claim");
+                }
                 for (lane, handoff) in round.handoffs {
                     self.land(handoff.row); // a file that went back in time may give an id twice
                     let _again = self.in_flight.insert(handoff.row, Flight { lane, since: Instant::now() });

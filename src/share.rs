@@ -286,7 +286,10 @@ mod tests {
         let first = keys.hold(&a, &message(Some("x"), "d")).expect("free");
         let again = keys.hold(&a, &message(Some("x"), "d")).expect("its own");
         assert!(keys.hold(&b, &message(Some("x"), "d")).is_err());
-        assert!(keys.hold(&b, &message(Some("x"), "other")).is_ok() && keys.hold(&b, &message(Some("y"), "d")).is_ok());
+        assert!(
+            keys.hold(&b, &message(Some("x"), "other")).is_ok()
+                && keys.hold(&b, &message(Some("y"), "d")).is_ok()
+        );
         drop(first);
         assert!(keys.hold(&b, &message(Some("x"), "d")).is_err());
         drop(again);

@@ -86,7 +86,15 @@ impl Watch {
     /// Opens nothing yet: an application's file is opened when it is there and well, and anew when it was replaced.
     pub fn of_source(path: &Path, flags: Arc<WatchFlags>) -> Self {
         let kind = Kind::Source;
-        Self { path: path.to_owned(), kind, connection: None, inotify: None, watches_wal: false, flags, version: 0 }
+        Self {
+            path: path.to_owned(),
+            kind,
+            connection: None,
+            inotify: None,
+            watches_wal: false,
+            flags,
+            version: 0,
+        }
     }
 
     /// In WAL mode a commit writes the `-wal`; in the rollback modes the file itself.

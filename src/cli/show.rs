@@ -36,8 +36,15 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         .optional()
         .map_err(io)?;
     let Some((line, payload, ordering_key, claimed_by, claimed_until_ms, traceparent)) = found else {
-        let hint = if file.source.is_none() { " in outbox.db (for an application's file: --source NAME)" } else { "" };
-        return Err(Failure::new(exit::NO_INPUT, format!("no message has the id or key {:?}{hint}", args.id)));
+        let hint = if file.source.is_none() {
+            " in outbox.db (for an application's file: --source NAME)"
+        } else {
+            ""
+        };
+        return Err(Failure::new(
+            exit::NO_INPUT,
+            format!("no message has the id or key {:?}{hint}", args.id),
+        ));
     };
     let zone = &settings.agent.timezone;
     let at = |ms: i64| output::local_time(ms, zone);

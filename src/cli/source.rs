@@ -18,8 +18,8 @@ use crate::db::{self, DbError, Durability, Part};
 use crate::exit;
 use crate::owner::{self, StateDir};
 use crate::source::{self, State};
-use crate::store::source::{self as list, Source};
 use crate::store::meta;
+use crate::store::source::{self as list, Source};
 
 /// How long `add` waits for a running agent to say what it sees.
 const PICKED_UP_WITHIN: Duration = Duration::from_secs(5);
@@ -98,7 +98,10 @@ fn add(settings: &Settings, name: &str, file: &Path, adopt: bool) -> Outcome {
     let io = |error| Failure::from(DbError::sqlite(&state.inbox(), error));
     let agent_id = db::write(&mut inbox, meta::agent_id).map_err(io)?;
     let installed = source::install(&path, &agent_id, adopt, |id| {
-        listed.iter().find(|other| other.source_id == id && other.name != name).map(|other| other.name.clone())
+        listed
+            .iter()
+            .find(|other| other.source_id == id && other.name != name)
+            .map(|other| other.name.clone())
     })?;
     db::write(&mut inbox, |tx| list::put(tx, name, text, &installed.source_id, wall_ms())).map_err(io)?;
 
@@ -162,7 +165,10 @@ fn show(settings: &Settings, json: bool) -> Outcome {
     let Some(inbox) = &views.inbox else {
         return Err(Failure::new(
             exit::NOT_PERMITTED,
-            format!("{}: only root and the agent's user may read the list of sources", views.state.inbox().display()),
+            format!(
+                "{}: only root and the agent's user may read the list of sources",
+                views.state.inbox().display()
+            ),
         ));
     };
     let seen = seen(inbox, owner::holder(&views.state).is_some())
@@ -269,7 +275,11 @@ fn registry(state: &StateDir) -> Result<(Connection, Vec<Source>), Failure> {
 
 fn no_such(name: &str, listed: &[Source]) -> Failure {
     let names: Vec<&str> = listed.iter().map(|source| source.name.as_str()).collect();
-    let there = if names.is_empty() { "there are none".to_owned() } else { format!("there are: {}", names.join(", ")) };
+    let there = if names.is_empty() {
+        "there are none".to_owned()
+    } else {
+        format!("there are: {}", names.join(", "))
+    };
     Failure::new(exit::NO_INPUT, format!("no source is named {name:?}; {there}"))
 }
 

@@ -24,9 +24,7 @@ pub fn usable(path: &Path) -> Result<(), DbError> {
     let folder_path = path.parent().unwrap_or(Path::new("/"));
     let folder = std::fs::metadata(folder_path)
         .map_err(|error| DbError::NotPermitted { path: folder_path.to_owned(), reason: error.to_string() })?;
-    let refused = |path: &Path, reason: String| {
-        Err(DbError::NotPermitted { path: path.to_owned(), reason })
-    };
+    let refused = |path: &Path, reason: String| Err(DbError::NotPermitted { path: path.to_owned(), reason });
     // SQLite gives what root makes to the file's owner, so root locks nobody out.
     let user = rustix::process::geteuid();
     if access(path, Access::READ_OK | Access::WRITE_OK).is_err() {
@@ -93,6 +91,18 @@ pub fn shared_folder_fault(folder: &Path) -> Option<String> {
             folder.display()
         )
     })
+}
+
+/// The name of the network file system that a file is on, if it is one: there SQLite's locks and shared memory cannot
+/// be relied on between machines (S26).
+pub fn network_file_system(path: &Path) -> Option<&'static str> {
+    // Magic numbers of statfs(2).
+    match rustix::fs::statfs(path).ok()?.f_type as i64 & 0xFFFF_FFFF {
+        0x6969 => Some("NFS"),
+        0x517B | 0xFF53_4D42 | 0xFE53_4D42 => Some("SMB"),
+        0x0102_1997 => Some("9p"),
+        _ => None,
+    }
 }
 
 /// The paths of the side files.

@@ -102,7 +102,8 @@ pub fn migrate_in(tx: &Connection, part: Part, found: Option<i64>) -> rusqlite::
 pub fn names(part: Part) -> rusqlite::Result<Vec<String>> {
     let scratch = Connection::open_in_memory()?;
     scratch.execute_batch(schema(part))?;
-    let mut statement = scratch.prepare("SELECT lower(name) FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")?;
+    let mut statement =
+        scratch.prepare("SELECT lower(name) FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")?;
     statement.query_map([], |row| row.get(0))?.collect()
 }
 

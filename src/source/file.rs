@@ -109,12 +109,19 @@ pub fn install(
     adopt: bool,
     is_known: impl Fn(&str) -> Option<String>,
 ) -> Result<Installed, DbError> {
+    if let Some(kind) = db::access::network_file_system(path) {
+        let reason = format!(
+            "is on {kind}, where SQLite's locks do not hold; an outbox must be on a disk of this machine"
+        );
+        return Err(DbError::Unusable { path: path.to_owned(), reason });
+    }
     let mut connection = db::open_foreign_writer(path)?;
     let sqlite = |source| DbError::sqlite(path, source);
     let foreign = |reason: String| DbError::Foreign { path: path.to_owned(), reason };
     let journal: String =
         connection.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(sqlite)?;
-    let tx = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).map_err(sqlite)?;
+    let tx =
+        connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).map_err(sqlite)?;
     // Its own table of that name may have any shape.
     let found = migrate::version(&tx, Part::Outbox).unwrap_or(None);
     let known = migrate::newest(Part::Outbox);

@@ -46,10 +46,7 @@ pub fn list(connection: &Connection) -> rusqlite::Result<Vec<Source>> {
 
 /// One by its name.
 pub fn get(connection: &Connection, name: &str) -> rusqlite::Result<Option<Source>> {
-    connection
-        .prepare_cached(&format!("{COLUMNS} WHERE name = ?1"))?
-        .query_row([name], source)
-        .optional()
+    connection.prepare_cached(&format!("{COLUMNS} WHERE name = ?1"))?.query_row([name], source).optional()
 }
 
 /// Registers a file under a name; a file may be registered anew under the name it has.

@@ -17,7 +17,9 @@ pub fn app(world: &World, name: &str, journal: &str) -> PathBuf {
     let path = world.dir.path().join(format!("{name}.db"));
     let connection = open(&path, journal);
     connection
-        .execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY, recipient TEXT NOT NULL); PRAGMA user_version = 77")
+        .execute_batch(
+            "CREATE TABLE orders (id INTEGER PRIMARY KEY, recipient TEXT NOT NULL); PRAGMA user_version = 77",
+        )
         .expect("the application's table");
     path
 }
@@ -101,8 +103,7 @@ fn an_outbox_in_a_file_of_every_journal_mode_is_served_at_once_and_nothing_else_
             world.wait("marked", |_| status(file, &id) == "PUBLISHED");
             assert_eq!(world.arrivals(&id), 1);
         }
-        let now: String =
-            application.query_row("PRAGMA journal_mode", [], |row| row.get(0)).expect("a mode");
+        let now: String = application.query_row("PRAGMA journal_mode", [], |row| row.get(0)).expect("a mode");
         assert_eq!(now, *mode, "the application's journal mode stays");
         let version: i64 = application.query_row("PRAGMA user_version", [], |row| row.get(0)).expect("77");
         let orders: i64 =
@@ -201,7 +202,8 @@ fn sources_in_trouble_are_reported_stop_neither_the_start_nor_the_others_and_com
     std::fs::rename(&files[0], &aside).expect("moved away");
     let mut locked = holder(&files[1]);
     let whole = std::fs::read(&files[2]).expect("the file");
-    std::fs::write(&files[2], "this is no database, it only has the name of one; and some length, too").expect("damaged");
+    std::fs::write(&files[2], "this is no database, it only has the name of one; and some length, too")
+        .expect("damaged");
     let version = |file: &Path, version: &str| {
         open(file, "delete")
             .execute("UPDATE onceward_meta SET value = ?1 WHERE key = 'outbox_schema'", [version])
@@ -214,9 +216,7 @@ fn sources_in_trouble_are_reported_stop_neither_the_start_nor_the_others_and_com
     let own = world.put_plain("own");
     world.wait_inbox(&own, "SENT");
     world.wait_inbox(&ids[5], "SENT");
-    for (name, expected) in
-        names.iter().zip(["MISSING", "LOCKED", "CORRUPT", "NEWER", "OLDER", "OK"])
-    {
+    for (name, expected) in names.iter().zip(["MISSING", "LOCKED", "CORRUPT", "NEWER", "OLDER", "OK"]) {
         world.wait(&format!("{name} is {expected}"), |world| state(world, name) == expected);
     }
     world.wait("alerts", |world| world.alerts("SOURCE") >= 4);
@@ -242,6 +242,11 @@ fn sources_in_trouble_are_reported_stop_neither_the_start_nor_the_others_and_com
     agent.stop();
 }
 
+/// As an operator does, in a process of its own: the test's own connections keep their locks.
+fn copy_file(from: &Path, to: &Path) {
+    assert!(Command::new("cp").args([from, to]).status().expect("cp runs").success());
+}
+
 #[test]
 fn a_copy_is_refused_and_once_adopted_sends_nothing_twice() {
     let world = World::new();
@@ -249,7 +254,7 @@ fn a_copy_is_refused_and_once_adopted_sends_nothing_twice() {
     add(&world, "shop", &path);
     let id = put(&open(&path, "delete"), "one", ("", ""));
     let copy = world.dir.path().join("copy.db");
-    std::fs::copy(&path, &copy).expect("copied");
+    copy_file(&path, &copy);
     let copied = copy.to_str().expect("UTF-8");
     let (code, _, error) = world.onceward(&["source", "add", "copy", copied]);
     assert!(code == 69 && error.contains("is a copy of the source shop"), "{error}");
@@ -287,7 +292,10 @@ fn two_agents_never_send_from_one_file() {
     assert_eq!(status(&path, &waits), "HELD");
     assert_eq!(two.onceward(&["--source", "shop", "release", &waits]).0, 0);
     two.wait_inbox(&waits, "SENT");
-    assert_eq!((one.sandbox.ledger().totals().accepted, two.arrivals(&waits), two.arrivals(&sent)), (1, 1, 0));
+    assert_eq!(
+        (one.sandbox.ledger().totals().accepted, two.arrivals(&waits), two.arrivals(&sent)),
+        (1, 1, 0)
+    );
     first.stop();
     second.stop();
 }
@@ -299,7 +307,7 @@ fn f32_a_restored_older_file_under_the_running_agent_sends_nothing_twice_and_los
     add(&world, "shop", &path);
     let first = put(&open(&path, "delete"), "first", ("", ""));
     let backup = world.dir.path().join("backup.db");
-    std::fs::copy(&path, &backup).expect("backed up");
+    copy_file(&path, &backup);
     let agent = world.agent();
     let second = put(&open(&path, "delete"), "second", ("", ""));
     world.wait_inbox(&first, "SENT");
@@ -364,7 +372,9 @@ fn one_ordering_key_is_under_way_from_one_source_at_a_time() {
     // Each call took 600 ms: had they run at once, the two attempts would overlap.
     let starts: Vec<(i64, i64)> = world
         .inbox()
-        .prepare("SELECT started_at_ms, started_at_ms + answering_us / 1000 FROM attempt ORDER BY started_at_ms")
+        .prepare(
+            "SELECT started_at_ms, started_at_ms + answering_us / 1000 FROM attempt ORDER BY started_at_ms",
+        )
         .expect("prepared")
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
         .expect("read")
@@ -374,4 +384,103 @@ fn one_ordering_key_is_under_way_from_one_source_at_a_time() {
     assert!(starts[0].1 - starts[0].0 >= 500, "{starts:?}");
     assert!(starts[1].0 >= starts[0].1 - 50, "they overlap: {starts:?}");
     agent.stop();
+}
+
+#[test]
+fn f03_f05_a_death_after_the_claim_or_before_the_mark_hands_a_sources_row_over_again_and_sends_it_once() {
+    for (point, journal) in [
+        ("relay-after-claim", "wal"),
+        ("relay-after-claim", "delete"),
+        ("relay-before-publish", "wal"),
+        ("relay-before-publish", "delete"),
+    ] {
+        let world = World::new();
+        let path = app(&world, "shop", journal);
+        add(&world, "shop", &path);
+        let id = put(&open(&path, journal), "one", ("", ""));
+        let mut dying = world.agent_with(&[("ONCEWARD_KILL_AT", point)]);
+        assert!(!dying.wait_end().success(), "{point}");
+        assert_eq!(status(&path, &id), "PUBLISHING");
+        let agent = world.agent();
+        world.wait("marked", |_| status(&path, &id) == "PUBLISHED");
+        assert_eq!(
+            (world.inbox_state(&id).as_deref(), world.arrivals(&id)),
+            (Some("SENT"), 1),
+            "{point} {journal}"
+        );
+        agent.stop();
+    }
+}
+
+/// Random kills in mid-drain with outbox.db and a source in either kind of journal. `ONCEWARD_KILLS` makes it longer.
+#[test]
+fn random_kills_over_three_outboxes_send_nothing_twice_lose_nothing_and_harm_no_file() {
+    let kills: u64 = std::env::var("ONCEWARD_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(30);
+    let world = World::with(
+        "[retry]\nquick = { times = 3, every = \"20ms\" }\nlater = { times = 1, every = \"50ms\" }\n",
+        "",
+    );
+    world.faults(&[
+        "chance=0.02,reset=read",
+        "chance=0.02,status=500",
+        "chance=0.02,status=403",
+        "chance=0.02,close=answer",
+    ]);
+    let files = ["wal", "delete"].map(|journal| {
+        let path = app(&world, journal, journal);
+        add(&world, journal, &path);
+        path
+    });
+    let mut seed = 0x2545_F491_4F6C_DD1Du64;
+    for kill in 0..kills {
+        world.put_many(&format!("k{kill}"), 10);
+        for (file, journal) in files.iter().zip(["wal", "delete"]) {
+            let mut application = open(file, journal);
+            let tx = application
+                .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
+                .expect("begins");
+            for i in 0..10 {
+                tx.execute("INSERT INTO orders (recipient) VALUES ('010')", []).expect("an order");
+                let _ = put(&tx, &format!("k{kill}:{i}"), ("", ""));
+            }
+            tx.commit().expect("committed");
+        }
+        let agent = world.agent_with(&[("RUST_LOG", "error")]);
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let before = world.sandbox.ledger().totals().arrived;
+        world.sandbox.ledger().wait_total(before + 1, std::time::Duration::from_secs(10));
+        std::thread::sleep(std::time::Duration::from_micros((seed >> 33) % 40_000));
+        agent.kill9();
+    }
+    world.faults(&[]);
+    let agent = world.agent();
+    let count = |path: &Path, what: &str| -> i64 {
+        open(path, if path == files[1] { "delete" } else { "wal" })
+            .query_row(&format!("SELECT count(*) FROM {what}"), [], |row| row.get(0))
+            .expect("counts")
+    };
+    let own = world.outbox_path();
+    world.wait("everything has an end", |_| {
+        let unfinished = "outbox WHERE status IN ('PENDING', 'PUBLISHING')";
+        [&own, &files[0], &files[1]].into_iter().all(|path| count(path, unfinished) == 0)
+    });
+    agent.stop();
+    let mut closed = 0;
+    for path in [&own, &files[0], &files[1]] {
+        closed += count(path, "outbox WHERE status IN ('PUBLISHED', 'PARKED')");
+        let sound: String = open(path, if *path == files[1] { "delete" } else { "wal" })
+            .query_row("PRAGMA integrity_check", [], |row| row.get(0))
+            .expect("a verdict");
+        assert_eq!(sound, "ok", "{}", path.display());
+    }
+    for path in &files {
+        assert_eq!(count(path, "orders"), kills as i64 * 10);
+    }
+    assert_eq!(closed, kills as i64 * 30);
+    let totals = world.sandbox.ledger().totals();
+    assert_eq!(totals.duplicates, 0);
+    println!(
+        "{kills} kills, {closed} messages: {} requests, {} duplicates",
+        totals.arrived, totals.duplicates
+    );
 }

@@ -95,12 +95,28 @@ fn enqueue_as_each(world: &World, round: &str) -> usize {
     let mut count = 0;
     for user in PRODUCERS {
         let key = |way: &str| format!("{round}:{user}:{way}");
-        let (code, _, error) = producer(user, "sqlite3", &["-cmd", ".timeout 30000", outbox, &INSERT.replace("KEY", &key("shell"))]);
+        let (code, _, error) = producer(
+            user,
+            "sqlite3",
+            &["-cmd", ".timeout 30000", outbox, &INSERT.replace("KEY", &key("shell"))],
+        );
         assert_eq!((code, error.as_str()), (0, ""), "the shell of user {user}");
         let (code, _, error) = producer(
             user,
             BIN,
-            &["--config", config, "enqueue", "--key", &key("command"), "--kind", "TEST", "--to", "01000000001", "--payload", "{}"],
+            &[
+                "--config",
+                config,
+                "enqueue",
+                "--key",
+                &key("command"),
+                "--kind",
+                "TEST",
+                "--to",
+                "01000000001",
+                "--payload",
+                "{}",
+            ],
         );
         assert_eq!((code, error.as_str()), (0, ""), "the command of user {user}");
         let killed = format!(
@@ -144,14 +160,17 @@ fn s25_three_users_of_the_group_enqueue_and_what_they_leave_behind_locks_nobody_
     // The inbox is closed to them, by name and by listing, and so is the list of sources.
     let inbox = world.inbox_path();
     for user in PRODUCERS {
-        let (code, out, _) = producer(user, "sqlite3", &[inbox.to_str().expect("UTF-8"), "SELECT count(*) FROM inbox"]);
+        let (code, out, _) =
+            producer(user, "sqlite3", &[inbox.to_str().expect("UTF-8"), "SELECT count(*) FROM inbox"]);
         assert!(code != 0 && out.is_empty(), "user {user} read the inbox: {out}");
         let folder = inbox.parent().expect("a folder").to_str().expect("UTF-8");
         assert_ne!(producer(user, "ls", &[folder]).0, 0);
-        let (code, out, error) = producer(user, BIN, &["--config", world.config.to_str().expect("UTF-8"), "source", "list"]);
+        let (code, out, error) =
+            producer(user, BIN, &["--config", world.config.to_str().expect("UTF-8"), "source", "list"]);
         assert!(code == 77 && out.is_empty(), "{code} {error}");
         // What is theirs to see, they see.
-        let (code, out, error) = producer(user, BIN, &["--config", world.config.to_str().expect("UTF-8"), "status"]);
+        let (code, out, error) =
+            producer(user, BIN, &["--config", world.config.to_str().expect("UTF-8"), "status"]);
         assert!(code == 0, "{out}{error}");
     }
     running.stop();
@@ -204,7 +223,8 @@ fn s25_an_applications_file_is_served_only_where_the_agent_locks_the_application
     let state = |world: &World, name: &str| crate::f_source::state(world, name);
     for journal in ["wal", "delete"] {
         mode(&file(journal), 0o644);
-        let (code, out, error) = world.onceward(&["source", "add", journal, file(journal).to_str().expect("UTF-8")]);
+        let (code, out, error) =
+            world.onceward(&["source", "add", journal, file(journal).to_str().expect("UTF-8")]);
         assert_eq!(code, 0, "{out}{error}");
     }
     // The agent joined the application's group, but file and folder do not fit yet.
@@ -213,7 +233,8 @@ fn s25_an_applications_file_is_served_only_where_the_agent_locks_the_application
         let sql = INSERT.replace("KEY", key);
         let path = file(journal);
         let args = ["-cmd", ".timeout 30000", path.to_str().expect("UTF-8"), sql.as_str()];
-        let (code, _, error) = text(&as_user(APPLICATION, APPLICATION, &[], "sqlite3", &args).expect("it runs"));
+        let (code, _, error) =
+            text(&as_user(APPLICATION, APPLICATION, &[], "sqlite3", &args).expect("it runs"));
         assert_eq!((code, error.as_str()), (0, ""), "the application writes its own file");
     };
     for journal in ["wal", "delete"] {
@@ -262,7 +283,11 @@ fn insert_refused(world: &World, path: &Path) {
     let (code, _, error) = text(&as_user(APPLICATION, APPLICATION, &[], "sqlite3", &args).expect("it runs"));
     assert!(code != 0 && error.contains("readonly"), "{code} {error}");
     let id: String = rusqlite::Connection::open(path)
-        .and_then(|app| app.query_row("SELECT message_id FROM outbox WHERE dedup_key = 'delete:dead'", [], |row| row.get(0)))
+        .and_then(|app| {
+            app.query_row("SELECT message_id FROM outbox WHERE dedup_key = 'delete:dead'", [], |row| {
+                row.get(0)
+            })
+        })
         .expect("reads");
     world.wait("marked", |_| status(path, &id) == "PUBLISHED");
 }

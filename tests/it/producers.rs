@@ -19,9 +19,7 @@ fn recipe(name: &str) -> String {
 fn counts(path: &Path) -> (i64, i64) {
     let connection = Connection::open(path).expect("opens");
     let count = |table: &str| {
-        connection
-            .query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))
-            .expect("counts")
+        connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).expect("counts")
     };
     (count("orders"), count("outbox"))
 }
@@ -64,7 +62,9 @@ fn recipes_in_every_language_of_this_machine_place_an_order_once() {
             assert_eq!(counts(&path), (2, 2), "{file}: the same order again is harmless");
             let quoted: i64 = Connection::open(&path)
                 .expect("opens")
-                .query_row("SELECT count(*) FROM outbox WHERE recipient LIKE 'it''s%--'", [], |row| row.get(0))
+                .query_row("SELECT count(*) FROM outbox WHERE recipient LIKE 'it''s%--'", [], |row| {
+                    row.get(0)
+                })
                 .expect("counts");
             assert_eq!(quoted, 1, "{file}: quotes stay quotes");
             ran += 2;
@@ -75,9 +75,12 @@ fn recipes_in_every_language_of_this_machine_place_an_order_once() {
         // A file without the tables: an error, and no half order.
         let bare = world.dir.path().join(format!("{program}-bare.db"));
         Connection::open(&bare)
-            .and_then(|app| app.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY, recipient TEXT NOT NULL)"))
+            .and_then(|app| {
+                app.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY, recipient TEXT NOT NULL)")
+            })
             .expect("made");
-        let run = Command::new(program).arg(recipe(file)).arg(&bare).args(["1", "010"]).output().expect("runs");
+        let run =
+            Command::new(program).arg(recipe(file)).arg(&bare).args(["1", "010"]).output().expect("runs");
         assert!(!run.status.success(), "{file}: {run:?}");
         let orders: i64 = Connection::open(&bare)
             .and_then(|app| app.query_row("SELECT count(*) FROM orders", [], |row| row.get(0)))
@@ -190,9 +193,7 @@ fn place_order(path: &Path, die_at: usize, order: usize) {
     let mut connection = Connection::open(path).expect("opens");
     connection.busy_timeout(crate::support::SOON).expect("timeout");
     step();
-    let tx = connection
-        .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
-        .expect("begins");
+    let tx = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).expect("begins");
     step();
     step();
     tx.execute(
