@@ -1,12 +1,14 @@
-//! Fair room for the relays of all sources before the workers of one destination, and order lanes across sources.
+//! Fair room for the relays of all sources before the workers of one destination, and order lanes across
+//! sources.
 //!
-//! [`Places`] counts what is in a destination's channel or in its workers' hands, whichever relay put it there. A relay
-//! that is alone may take every place; as soon as another one has work that does not fit, each may hold its equal
-//! part, and whoever waits is rung when a place is given back. A [`Place`] travels with its hand-off and is given back
-//! when the worker is done with it, so a source whose file is locked holds up no other.
+//! [`Places`] counts what is in a destination's channel or in its workers' hands, whichever relay put it
+//! there. A relay that is alone may take every place; as soon as another one has work that does not fit, each
+//! may hold its equal part, and whoever waits is rung when a place is given back. A [`Place`] travels with
+//! its hand-off and is given back when the worker is done with it, so a source whose file is locked holds up
+//! no other.
 //!
-//! [`Keys`] keeps two sources from having the same `ordering_key` at one destination under way at once. There is no
-//! order *between* files (no common clock, no common id); within a file the schema keeps it.
+//! [`Keys`] keeps two sources from having the same `ordering_key` at one destination under way at once. There
+//! is no order *between* files (no common clock, no common id); within a file the schema keeps it.
 //!
 //! Never: blocks, touches a file, decides what is due.
 
@@ -36,7 +38,8 @@ pub struct Places {
 #[derive(Debug, Default)]
 struct Table {
     taken: usize,
-    /// Who takes part, by number; a number is used again after its member has left and all its places are back.
+    /// Who takes part, by number; a number is used again after its member has left and all its places are
+    /// back.
     members: Vec<Member>,
 }
 
@@ -186,7 +189,8 @@ impl Keys {
         Arc::default()
     }
 
-    /// Takes the message's key for a source: `Err` while another source has it, `Ok(None)` where it has no key.
+    /// Takes the message's key for a source: `Err` while another source has it, `Ok(None)` where it has no
+    /// key.
     #[expect(clippy::result_unit_err, reason = "there is one way to fail")]
     pub fn hold(self: &Arc<Self>, source: &Arc<str>, message: &Message) -> Result<Option<HeldKey>, ()> {
         let Some(key) = &message.ordering_key else { return Ok(None) };

@@ -1,8 +1,10 @@
-//! Room: the sources. Looks at the list of applications' files once a second and keeps a relay and a watch for each.
+//! Room: the sources. Looks at the list of applications' files once a second and keeps a relay and a watch
+//! for each.
 //!
-//! Every source has its own relay (`relay.rs`), thread and connection; they share the destinations' workers, gates and
-//! places (`share.rs`). A source that is missing, locked, read-only, corrupt, older or newer troubles its own relay
-//! alone, which tries again with growing pauses; neither the agent's start nor another source waits for it.
+//! Every source has its own relay (`relay.rs`), thread and connection; they share the destinations' workers,
+//! gates and places (`share.rs`). A source that is missing, locked, read-only, corrupt, older or newer
+//! troubles its own relay alone, which tries again with growing pauses; neither the agent's start nor another
+//! source waits for it.
 //!
 //! Never: opens an application's file itself (its relay and watch do), writes the list.
 

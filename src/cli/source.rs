@@ -1,7 +1,8 @@
-//! `source`: outboxes inside applications' own SQLite files: add one, list them, forget one; agent up or down.
+//! `source`: outboxes inside applications' own SQLite files: add one, list them, forget one; agent up or
+//! down.
 //!
-//! `add` installs the tables and registers the file; a running agent picks it up within a second. `remove` only
-//! forgets: what is in the file stays there.
+//! `add` installs the tables and registers the file; a running agent picks it up within a second. `remove`
+//! only forgets: what is in the file stays there.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -41,7 +42,8 @@ enum Verb {
         name: String,
         /// The application's SQLite file, which must exist
         file: PathBuf,
-        /// Take over a copy, or a file of another agent: its unfinished messages are HELD until you release them
+        /// Take over a copy, or a file of another agent: its unfinished messages are HELD until you release
+        /// them
         #[arg(long)]
         adopt: bool,
     },

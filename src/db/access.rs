@@ -1,8 +1,10 @@
-//! May this user open a database file, and would the files that SQLite makes beside it lock anybody out (S25)?
+//! May this user open a database file, and would the files that SQLite makes beside it lock anybody out
+//! (S25)?
 //!
-//! Looks by `stat` and `access` alone: opening the file here would drop SQLite's locks (S9). A `-wal`, `-shm` or
-//! `-journal` belongs to whoever came first, with the mode of the database and the group of the folder (if its
-//! set-group-id bit is set; else the maker's own group). So a folder that several users share needs that bit.
+//! Looks by `stat` and `access` alone: opening the file here would drop SQLite's locks (S9). A `-wal`, `-shm`
+//! or `-journal` belongs to whoever came first, with the mode of the database and the group of the folder (if
+//! its set-group-id bit is set; else the maker's own group). So a folder that several users share needs that
+//! bit.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -93,8 +95,8 @@ pub fn shared_folder_fault(folder: &Path) -> Option<String> {
     })
 }
 
-/// The name of the network file system that a file is on, if it is one: there SQLite's locks and shared memory cannot
-/// be relied on between machines (S26).
+/// The name of the network file system that a file is on, if it is one: there SQLite's locks and shared
+/// memory cannot be relied on between machines (S26).
 pub fn network_file_system(path: &Path) -> Option<&'static str> {
     // Magic numbers of statfs(2).
     match rustix::fs::statfs(path).ok()?.f_type as i64 & 0xFFFF_FFFF {

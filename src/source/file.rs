@@ -1,8 +1,10 @@
-//! One application's file as the agent sees it: installing the outbox part there, opening it, and saying how it is.
+//! One application's file as the agent sees it: installing the outbox part there, opening it, and saying how
+//! it is.
 //!
-//! The file's `onceward_meta` holds `source_id` (made at `source add`) and `served_by` (the agent). Both are looked at
-//! on opening and in each claiming transaction: a copy, a file put in its place, or a second agent on the same file is
-//! noticed before anything is taken from it. Never: changes the journal mode or any object that is not onceward's.
+//! The file's `onceward_meta` holds `source_id` (made at `source add`) and `served_by` (the agent). Both are
+//! looked at on opening and in each claiming transaction: a copy, a file put in its place, or a second agent
+//! on the same file is noticed before anything is taken from it. Never: changes the journal mode or any
+//! object that is not onceward's.
 
 use std::cell::{Cell, RefCell};
 use std::os::unix::fs::MetadataExt;
@@ -99,10 +101,10 @@ pub struct Installed {
     pub held: usize,
 }
 
-/// Installs the outbox part in an application's file, or brings it up, in one transaction; does nothing where it is
-/// there. `is_known` says under which name another registered source has an id: then this file is a copy of it.
-/// `adopt` takes over a copy or another agent's file: a new identity, and everything unfinished in it is HELD, since
-/// the original may have been sent.
+/// Installs the outbox part in an application's file, or brings it up, in one transaction; does nothing where
+/// it is there. `is_known` says under which name another registered source has an id: then this file is a
+/// copy of it. `adopt` takes over a copy or another agent's file: a new identity, and everything unfinished
+/// in it is HELD, since the original may have been sent.
 pub fn install(
     path: &Path,
     agent_id: &str,
@@ -225,8 +227,8 @@ fn check_version(connection: &Connection, path: &Path) -> Result<(), DbError> {
     }
 }
 
-/// Stands between a relay and an application's file: opens it, knows whether it is still the same one, and tells
-/// people once when it is not well.
+/// Stands between a relay and an application's file: opens it, knows whether it is still the same one, and
+/// tells people once when it is not well.
 pub struct Guard {
     name: String,
     path: PathBuf,
