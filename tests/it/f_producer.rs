@@ -92,7 +92,12 @@ fn the_distributions_shell_and_library_are_producers_and_wake_the_agent() {
     let world = World::new();
     let agent = world.agent();
     let insert = "INSERT INTO outbox (dedup_key, kind, recipient, payload) VALUES ('shell', 'TEST', '01000000001', '{}') ON CONFLICT (dedup_key) DO NOTHING; INSERT INTO outbox (dedup_key, kind, recipient, payload) VALUES ('shell', 'TEST', '01000000001', '{\"other\":1}')";
-    let shell = Command::new("sqlite3").arg(world.outbox_path()).arg(insert).output().expect("sqlite3 runs");
+    let shell = Command::new("sqlite3")
+        .args(["-cmd", ".timeout 30000"])
+        .arg(world.outbox_path())
+        .arg(insert)
+        .output()
+        .expect("sqlite3 runs");
     assert!(shell.status.success(), "{shell:?}");
     world.wait("sent", |world| world.count("SELECT count(*) FROM inbox WHERE status = 'SENT'") == 1);
     assert_eq!(world.count("SELECT count(*) FROM quarantine"), 1, "same key, other content");

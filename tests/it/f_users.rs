@@ -279,7 +279,7 @@ fn s25_an_applications_file_is_served_only_where_the_agent_locks_the_application
 /// The application itself cannot write either: the test's own premise.
 fn insert_refused(world: &World, path: &Path) {
     let sql = INSERT.replace("KEY", "refused");
-    let args = [path.to_str().expect("UTF-8"), sql.as_str()];
+    let args = ["-cmd", ".timeout 30000", path.to_str().expect("UTF-8"), sql.as_str()];
     let (code, _, error) = text(&as_user(APPLICATION, APPLICATION, &[], "sqlite3", &args).expect("it runs"));
     assert!(code != 0 && error.contains("readonly"), "{code} {error}");
     let id: String = rusqlite::Connection::open(path)
