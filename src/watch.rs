@@ -148,10 +148,11 @@ impl Watch {
         let mut owed = false;
         while !self.flags.stop.load(Ordering::Relaxed) {
             let Some(fd) = &self.inotify else {
-                self.pause();
                 self.add_watch();
                 if self.inotify.is_some() {
                     wake(); // what was committed before the watch
+                } else {
+                    self.pause();
                 }
                 continue;
             };
