@@ -469,6 +469,17 @@ CREATE TABLE tally (
   PRIMARY KEY (day, consumer, what)
 ) STRICT, WITHOUT ROWID;
 
+-- Applications' own files that the agent serves beside outbox.db (`onceward source`); state is what the agent saw last.
+CREATE TABLE source (
+  name        TEXT PRIMARY KEY NOT NULL,
+  file        TEXT NOT NULL UNIQUE,                 -- absolute, without symbolic links
+  source_id   TEXT NOT NULL UNIQUE,                 -- as in the file's onceward_meta: another file or a copy is noticed
+  added_at_ms INTEGER NOT NULL,
+  state       TEXT NOT NULL,                        -- NEW, OK, MISSING, LOCKED, ...
+  reason      TEXT,
+  since_ms    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- How each destination stands, kept over restarts: closed, waiting, paused by an operator. No row = open.
 CREATE TABLE destination (
   name            TEXT NOT NULL PRIMARY KEY,

@@ -31,11 +31,13 @@ use crate::policy::Policy;
 use crate::poller::{Account, Poller};
 use crate::rate::Rate;
 use crate::reconcile::{self, Bell, Rearmer, Reconciler};
-use crate::relay::{Event, Lane, Relay, RelayParts};
+use crate::relay::{Event, Home, Lane, Relay, RelayParts};
 use crate::retention::room::{Room, RoomParts};
+use crate::share::{Keys, Places};
+use crate::source::{Sources, SourcesParts};
 use crate::store::{meta, tally};
 use crate::sweeper::{self, Seen, Sweep};
-use crate::thread::spawn;
+use crate::thread::{join_until, spawn};
 use crate::vendor;
 use crate::watch::{Watch, WatchFlags};
 use crate::worker::{Shared, Worker};
@@ -104,7 +106,11 @@ pub fn db_exit_code(error: &DbError) -> i32 {
     use rusqlite::ErrorCode as E;
     match error {
         DbError::Missing { .. } => exit::NO_INPUT,
-        DbError::Newer { .. } | DbError::Unusable { .. } => exit::UNAVAILABLE,
+        DbError::Newer { .. }
+        | DbError::Older { .. }
+        | DbError::Unusable { .. }
+        | DbError::Foreign { .. } => exit::UNAVAILABLE,
+        DbError::NotPermitted { .. } => exit::NOT_PERMITTED,
         error if error.is_temporary() => exit::TRY_AGAIN,
         DbError::Sqlite { source, .. } => match source.sqlite_error_code() {
             Some(E::ReadOnly | E::PermissionDenied | E::CannotOpen) => exit::NOT_PERMITTED,
@@ -118,10 +124,12 @@ pub fn db_exit_code(error: &DbError) -> i32 {
 pub struct Agent {
     writer: Writer,
     relay_events: Sender<Event>,
+    stop_sources: Sender<Instant>,
     stop: Arc<AtomicBool>,
     flags: Arc<WatchFlags>,
     /// Joined in this order.
     relay: JoinHandle<()>,
+    sources: JoinHandle<()>,
     workers: Vec<JoinHandle<()>>,
     watch: JoinHandle<()>,
     clock_watch: (Sender<()>, JoinHandle<()>),
@@ -163,6 +171,8 @@ impl Agent {
     pub fn start(settings: &Settings, config: &Path) -> Result<Self, StartError> {
         let state = StateDir::new(&settings.agent.state_dir);
         both_or_none(&state)?;
+        db::access::usable(&state.inbox())?;
+        db::access::usable(&state.outbox())?;
         let ownership = owner::take(&state, config)?;
         let bound = listen::server::bind(&settings.listen)?;
         let policy = Arc::new(Policy::new(settings));
@@ -308,11 +318,27 @@ impl Agent {
                 gate,
                 threads: destination.threads,
                 rate_per_s: destination.rate_per_s,
+                places: Places::new(),
             });
         }
 
         let (outbox_checkpointer, outbox_checkpoint_thread) =
             checkpointer("ckpt-outbox", &outbox_path, Part::Outbox)?;
+        let keys = Keys::new();
+        let (sources, stop_sources) = Sources::new(SourcesParts {
+            owner: owner.clone(),
+            agent_id,
+            settings: settings.relay.clone(),
+            retry: settings.retry.clone(),
+            routes: settings.routes.clone(),
+            policy: policy.clone(),
+            lanes: lanes.clone(),
+            keys: keys.clone(),
+            inbox: inbox_pool.clone(),
+            writer: writer.clone(),
+            alerts: alerts.clone(),
+            stop_within: longest_call + STOP_MARGIN,
+        });
         let look_at = Conditions::new(conditions::Parts {
             alerts: alerts.clone(),
             interval: settings.alert.interval,
@@ -337,7 +363,8 @@ impl Agent {
             lanes,
             inbox: inbox_pool.clone(),
             alerts: alerts.clone(),
-            checkpointer: outbox_checkpointer,
+            home: Home::Own(outbox_checkpointer),
+            keys,
             flags: flags.clone(),
         })?;
         let watch = Watch::new(&outbox_path, flags.clone())?;
@@ -348,6 +375,7 @@ impl Agent {
             });
         })?;
         let relay = spawn("relay", move || relay.run())?;
+        let sources = spawn("sources", move || sources.run())?;
         let rearmer = Rearmer {
             outbox: outbox_path.clone(),
             writer: writer.clone(),
@@ -381,8 +409,10 @@ impl Agent {
             writer,
             relay_events,
             stop,
+            stop_sources,
             flags,
             relay,
+            sources,
             workers,
             watch,
             clock_watch: (clock_stop, clock_watch),
@@ -485,8 +515,10 @@ impl Agent {
         self.stop.store(true, Ordering::SeqCst);
         self.flags.stop();
         let _ = self.relay_events.send(Event::Stop(deadline));
+        let _ = self.stop_sources.send(deadline);
         let Self {
             relay,
+            sources,
             workers,
             watch,
             clock_watch,
@@ -509,7 +541,8 @@ impl Agent {
         let served = server.stop(deadline);
         drop(settlers_go_on);
         let retention = retention.stop();
-        let in_time = join_until(relay, deadline) && served; // its lanes drop: workers end
+        // Their lanes drop: workers end.
+        let in_time = [join_until(relay, deadline), join_until(sources, deadline), served] == [true; 3];
         let late =
             workers.into_iter().map(|worker| join_until(worker, deadline)).filter(|ended| !ended).count();
         let late = late
@@ -536,16 +569,6 @@ impl Agent {
         }
         false
     }
-}
-
-fn join_until(handle: JoinHandle<()>, deadline: Instant) -> bool {
-    while !handle.is_finished() {
-        if Instant::now() >= deadline {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    handle.join().is_ok()
 }
 
 /// Begins to watch the clock, by the newest time that is recorded in both files: it may have been set wrong, or have

@@ -113,6 +113,14 @@ pub const VERIFY_ROWS: usize = 1_000;
 pub const VERIFY_LOOKS: u32 = 4;
 /// Pause between two such looks.
 pub const VERIFY_PAUSE: Duration = Duration::from_millis(300);
+/// Pause of a row whose `ordering_key` is under way from another source: about one vendor call.
+pub const KEY_ELSEWHERE_PAUSE: Duration = Duration::from_millis(200);
+/// How often the list of sources is looked at: `source add` is picked up within this.
+pub const SOURCES_LOOK: Duration = Duration::from_secs(1);
+/// A source that is only locked is told to a person after this.
+pub const SOURCE_LOCKED_ALERT: Duration = Duration::from_secs(30);
+/// Looks for a source's file that cannot be watched yet.
+pub const SOURCE_WATCH_RETRY: Duration = Duration::from_secs(1);
 
 /// How often stale SENDING rows are looked for.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(300);

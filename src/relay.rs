@@ -10,6 +10,7 @@
 mod foreign;
 mod hours;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,14 +30,16 @@ use crate::db::{self, Durability, Part, kill};
 use crate::gate::{Gate, Room};
 use crate::lifecycle::InboxState;
 use crate::limits::{
-    BATCHES_PER_ROUND, HANDOFFS_PER_THREAD, PURGE_ROWS, RELAY_GATHER, RELAY_PAUSE, RELAY_RECONCILE,
-    RELAY_SWEEP_MAX, WRITER_RETRY_MAX, WRITER_RETRY_MIN,
+    BATCHES_PER_ROUND, HANDOFFS_PER_THREAD, KEY_ELSEWHERE_PAUSE, PURGE_ROWS, RELAY_GATHER, RELAY_PAUSE,
+    RELAY_RECONCILE, RELAY_SWEEP_MAX, WRITER_RETRY_MAX, WRITER_RETRY_MIN,
 };
 use crate::message::{Destination, Message, MessageId, NotSentKind, OwnerId};
 use crate::policy::{Asking, Policy, Verdict, consent, deadline_reason};
 use crate::retention;
 use crate::retry::{self, Next};
 use crate::route;
+use crate::share::{Held, Keys, Places, Share};
+use crate::source::Guard;
 use crate::store::outbox::{Facts, RawText};
 use crate::store::{inbox, outbox, suppress};
 use crate::watch::WatchFlags;
@@ -56,6 +59,8 @@ pub struct Handoff {
     pub claimed: Instant,
     /// Where the confirm goes.
     pub confirm: Sender<Event>,
+    /// Its place and its order lane, free again when the worker is done with it.
+    pub held: Held,
 }
 
 /// What a worker says of a hand-off.
@@ -63,6 +68,8 @@ pub struct Handoff {
 pub struct Confirm {
     /// Row in the relay's outbox.
     pub row: i64,
+    /// Its message: a file that went back in time may have given the row's id to another one.
+    pub message_id: MessageId,
     /// What is to be marked.
     pub answer: Answer,
 }
@@ -120,6 +127,7 @@ pub enum Event {
 }
 
 /// One destination as the relay sees it.
+#[derive(Clone)]
 pub struct Lane {
     /// Its name.
     pub destination: Destination,
@@ -131,6 +139,16 @@ pub struct Lane {
     pub threads: usize,
     /// Its budget, calls a second.
     pub rate_per_s: Option<f64>,
+    /// Shared with the relays of the other sources.
+    pub places: Arc<Places>,
+}
+
+/// Whose file the relay works on.
+pub enum Home {
+    /// `outbox.db`, with the checkpointer of the file.
+    Own(Checkpointer),
+    /// An application's own file: opened as the application keeps it, looked at before each round.
+    Source(Guard),
 }
 
 /// What the relay is made of.
@@ -153,8 +171,10 @@ pub struct RelayParts {
     pub inbox: Pool,
     /// To tell people.
     pub alerts: Alerts,
-    /// Checkpointer of the outbox file.
-    pub checkpointer: Checkpointer,
+    /// Whose file it is.
+    pub home: Home,
+    /// Order lanes under way, shared with the relays of the other sources.
+    pub keys: Arc<Keys>,
     /// Shared with the watch.
     pub flags: Arc<WatchFlags>,
 }
@@ -169,6 +189,10 @@ pub struct Relay {
     in_flight: HashMap<i64, Flight>,
     /// For each lane.
     lane_in_flight: Vec<usize>,
+    /// For each lane: this relay's part in its places.
+    shares: Vec<Share>,
+    /// The source's name in [`Keys`].
+    name: Arc<str>,
     /// Confirms to be marked.
     confirms: Vec<Confirm>,
     stop: Option<Instant>,
@@ -201,7 +225,7 @@ struct Round {
 impl Relay {
     /// Opens the outbox and gives back what dead starts of this agent had claimed.
     pub fn new(parts: RelayParts) -> Result<(Self, Sender<Event>), db::DbError> {
-        let mut connection = db::open_writer(&parts.path, Part::Outbox, Durability::Normal)?;
+        let mut connection = parts.open()?;
         let moved = db::write(&mut connection, |tx| {
             outbox::lease_over(tx, &parts.owner, wall_ms(), |_| false, |_, _, _| false)
         })
@@ -211,11 +235,24 @@ impl Relay {
                 "{moved} messages that an earlier start had claimed are waiting again (CLAIM_EXPIRED)"
             );
         }
+        let (mut relay, sender) = Self::unopened(parts);
+        relay.connection = Some(connection);
+        relay.reconcile_now = false;
+        Ok((relay, sender))
+    }
+
+    /// Opens nothing yet: the first round does, and goes on trying, so that a source in trouble stops nobody.
+    pub fn unopened(parts: RelayParts) -> (Self, Sender<Event>) {
         let (sender, events) = crossbeam_channel::unbounded();
         let lanes = parts.lanes.len();
         let relay = Self {
+            shares: parts.lanes.iter().map(|lane| lane.places.join(sender.clone())).collect(),
+            name: match &parts.home {
+                Home::Own(_) => Arc::from(""),
+                Home::Source(guard) => guard.name().into(),
+            },
             parts,
-            connection: Some(connection),
+            connection: None,
             events,
             to_self: sender.clone(),
             in_flight: HashMap::new(),
@@ -223,21 +260,29 @@ impl Relay {
             confirms: Vec::new(),
             stop: None,
             last_reconcile: Instant::now(),
-            reconcile_now: false,
+            reconcile_now: true,
             trouble: None,
             turn: 0,
             foreign: Foreign::default(),
             clock_epoch: 0,
         };
-        Ok((relay, sender))
+        (relay, sender)
     }
 
-    /// Runs until stopped and all hand-offs are back (or the stop's deadline has come).
+    /// Runs until stopped and all hand-offs are back (or the stop's deadline has come), or until a source's file has
+    /// been replaced: what memory knows of the old file's rows is worth nothing then.
     pub fn run(mut self) {
         let mut pings = Vec::new();
         loop {
             self.parts.flags.busy.store(true, Ordering::Relaxed);
             let begun = Instant::now();
+            if let Home::Source(guard) = &self.parts.home
+                && self.connection.is_some()
+                && guard.was_replaced()
+            {
+                log::warn!("source {}: its file was moved or replaced; it is opened anew", self.name);
+                return;
+            }
             let worked = self.round();
             for ping in pings.drain(..) {
                 let _: Result<(), _> = Sender::send(&ping, ());
@@ -296,7 +341,9 @@ impl Relay {
             Some(connection) if self.stop.is_none() => {
                 match retention::apply_outbox(connection, &request.step, PURGE_ROWS) {
                     Ok(done) => {
-                        self.parts.checkpointer.after_commit(connection);
+                        if let Home::Own(checkpointer) = &self.parts.home {
+                            checkpointer.after_commit(connection);
+                        }
                         Ok(done)
                     }
                     Err(error) => {
@@ -313,8 +360,14 @@ impl Relay {
     }
 
     fn is_done(&self) -> bool {
+        // Marks that a source in trouble cannot take are found again by the next start, in the inbox (F5).
+        let unmarkable = matches!(self.parts.home, Home::Source(_))
+            && self.trouble.is_some()
+            && self.in_flight.len() <= self.confirms.len();
         self.stop.is_some_and(|deadline| {
-            (self.in_flight.is_empty() && self.confirms.is_empty()) || Instant::now() >= deadline
+            unmarkable
+                || (self.in_flight.is_empty() && self.confirms.is_empty())
+                || Instant::now() >= deadline
         })
     }
 
@@ -326,30 +379,38 @@ impl Relay {
         let confirms = std::mem::take(&mut self.confirms);
         match self.try_round(&confirms) {
             Ok(round) => {
+                if let Home::Source(guard) = &self.parts.home {
+                    guard.is_well();
+                }
                 if self.trouble.take().is_some() {
                     log::warn!("{}: can be written again", self.parts.path.display());
                     self.parts.alerts.clear(Cause::Database, "outbox.db");
                 }
                 for confirm in &confirms {
-                    if matches!(confirm.answer, Answer::InFlight) {
-                        continue;
+                    if !matches!(confirm.answer, Answer::InFlight) {
+                        self.land(confirm.row);
                     }
-                    self.land(confirm.row);
                 }
                 for (cause, destination, text) in round.alerts {
                     log::warn!("{text} dest={destination}");
                     self.parts.alerts.raise(cause, &destination, text);
                 }
-                let _ = kill::point("relay-after-claim");
+                if !round.handoffs.is_empty() {
+                    let _ = kill::point("relay-after-claim");
+                }
                 for (lane, handoff) in round.handoffs {
                     // A row that a hand edit set back while it was in flight comes a second time: the inbox absorbs it.
                     self.land(handoff.row);
                     let flight = Flight { lane, since: Instant::now(), again: handoff.again };
                     self.in_flight.insert(handoff.row, flight);
                     self.lane_in_flight[lane] += 1;
-                    // Never blocks: the channel has at least as many places as may be in flight. If the workers are
-                    // gone the row stays PUBLISHING and comes back by its lease or at the next start.
-                    let _ = self.parts.lanes[lane].handoff.try_send(handoff);
+                    // Never blocks: the channel has as many places as are given out. Should it be full all the same,
+                    // or the workers gone, the row waits again.
+                    if let Err(refused) = self.parts.lanes[lane].handoff.try_send(handoff) {
+                        let Handoff { row, message, .. } = refused.into_inner();
+                        let answer = Answer::Returned("CHANNEL_FULL");
+                        self.confirms.push(Confirm { row, message_id: message.message_id, answer });
+                    }
                 }
                 round.worked
             }
@@ -360,6 +421,10 @@ impl Relay {
                 self.connection = None;
                 self.reconcile_now = true;
                 self.clock_epoch = 0;
+                self.shares.iter().for_each(|share| share.want(false));
+                if let Home::Source(guard) = &self.parts.home {
+                    guard.is_in_trouble(&error);
+                }
                 let pause = match self.trouble {
                     None => {
                         log::error!(
@@ -403,7 +468,7 @@ impl Relay {
         let path = self.parts.path.clone();
         let sqlite = |source| db::DbError::sqlite(&path, source);
         if self.connection.is_none() {
-            self.connection = Some(db::open_writer(&path, Part::Outbox, Durability::Normal)?);
+            self.connection = Some(self.parts.open()?);
         }
         let mut connection =
             self.connection.take().ok_or_else(|| db::DbError::Missing { path: path.clone() })?;
@@ -411,12 +476,24 @@ impl Relay {
         if reconcile {
             self.forget_lost();
         }
+        if let Home::Source(guard) = &self.parts.home
+            && !guard.is_ours(&connection).map_err(sqlite)?
+        {
+            return Err(db::DbError::taken_over(&path)); // said even while there is nothing to do
+        }
         let claiming = self.stop.is_none();
         if confirms.is_empty() && !reconcile && !(claiming && self.has_work(&connection).map_err(sqlite)?) {
             self.connection = Some(connection);
             return Ok(Round { worked: false, handoffs: Vec::new(), alerts: Vec::new() });
         }
+        let ours = Cell::new(true);
         let done = db::write(&mut connection, |tx| {
+            if let Home::Source(guard) = &self.parts.home
+                && !guard.is_ours(tx)?
+            {
+                ours.set(false);
+                return Err(rusqlite::Error::InvalidQuery); // told apart below
+            }
             let mut round = Round { worked: !confirms.is_empty(), handoffs: Vec::new(), alerts: Vec::new() };
             let now = clock::now();
             let now_ms = now.ms;
@@ -438,8 +515,10 @@ impl Relay {
             }
             Ok(round)
         })
-        .map_err(sqlite)?;
-        self.parts.checkpointer.after_commit(&connection);
+        .map_err(|error| if ours.get() { sqlite(error) } else { db::DbError::taken_over(&path) })?;
+        if let Home::Own(checkpointer) = &self.parts.home {
+            checkpointer.after_commit(&connection);
+        }
         if reconcile {
             self.last_reconcile = Instant::now();
             self.reconcile_now = false;
@@ -472,10 +551,18 @@ impl Relay {
                     }
                 }
                 Some(lane) => {
-                    if self.room(lane, 0, now) > 0
-                        && outbox::next_due_ms(connection, &destination)?.is_some_and(|due| due <= now_ms)
-                    {
-                        return Ok(true);
+                    let due = || -> rusqlite::Result<bool> {
+                        Ok(outbox::next_due_ms(connection, &destination)?.is_some_and(|due| due <= now_ms))
+                    };
+                    let (room, window) = self.room(lane, 0, now);
+                    if room > 0 {
+                        if self.shares[lane].has_room(window) {
+                            if due()? {
+                                return Ok(true);
+                            }
+                        } else {
+                            self.shares[lane].want(due()?); // rung when another source's hand-off is done
+                        }
                     }
                 }
             }
@@ -500,8 +587,9 @@ impl Relay {
         self.parts.lanes.iter().position(|lane| lane.destination.as_str() == destination)
     }
 
-    /// How many more rows the lane's workers have room for; `back` of those in flight are just coming back.
-    fn room(&self, lane: usize, back: usize, now: Instant) -> usize {
+    /// How many more rows of this relay the lane's workers have room for, and in how many places for all relays;
+    /// `back` of those in flight are just coming back.
+    fn room(&self, lane: usize, back: usize, now: Instant) -> (usize, usize) {
         let Lane { gate, threads, rate_per_s, .. } = &self.parts.lanes[lane];
         let in_flight = self.lane_in_flight[lane].saturating_sub(back);
         let window = (threads * HANDOFFS_PER_THREAD + self.parts.settings.batch as usize)
@@ -509,9 +597,9 @@ impl Relay {
             // What waits in the channel is not overtaken by what is more urgent: no more than a second's worth.
             .min(rate_per_s.map_or(usize::MAX, |rate| rate.ceil() as usize + threads));
         match gate.room(now) {
-            Room::Open => window.saturating_sub(in_flight),
-            Room::Probe => 1usize.saturating_sub(in_flight),
-            Room::Shut(_) | Room::Probing | Room::Paused => 0,
+            Room::Open => (window.saturating_sub(in_flight), window),
+            Room::Probe => (1usize.saturating_sub(in_flight), 1),
+            Room::Shut(_) | Room::Probing | Room::Paused => (0, 0),
         }
     }
 
@@ -539,8 +627,10 @@ impl Relay {
         let lease_until_ms = now_ms.saturating_add(ms(self.parts.settings.lease));
         for step in 0..lanes {
             let lane = (self.turn + step) % lanes;
-            let limit =
-                self.room(lane, back[lane], now).min(self.parts.settings.batch as usize * BATCHES_PER_ROUND);
+            let (room, window) = self.room(lane, back[lane], now);
+            let limit = room.min(self.parts.settings.batch as usize * BATCHES_PER_ROUND);
+            let mut places = self.shares[lane].take(limit, window);
+            let limit = places.len();
             if limit == 0 {
                 continue;
             }
@@ -555,9 +645,19 @@ impl Relay {
                 if !self.may_go(tx, &claimed, clock, opt_outs, round)? {
                     continue;
                 }
+                let Ok(key) = self.parts.keys.hold(&self.name, &claimed.message) else {
+                    let how = outbox::Postpone {
+                        not_before_ms: Some(now_ms.saturating_add(ms(KEY_ELSEWHERE_PAUSE))),
+                        give_back: true,
+                        reason: "ORDER: its ordering_key is under way from another source".into(),
+                    };
+                    outbox::postpone(tx, claimed.id, &self.parts.owner, &how, now_ms)?;
+                    continue;
+                };
                 round.handoffs.push((
                     lane,
                     Handoff {
+                        held: Held { place: places.pop(), key },
                         row: claimed.id,
                         attempts: claimed.attempts,
                         again: claimed.again,
@@ -608,7 +708,8 @@ impl Relay {
                 (None, _) => return Ok(true),
             },
         };
-        self.mark(tx, &Confirm { row: claimed.id, answer }, clock.ms, round)?;
+        let confirm = Confirm { row: claimed.id, message_id: message.message_id.clone(), answer };
+        self.mark(tx, &confirm, clock.ms, round)?;
         Ok(false)
     }
 
@@ -621,6 +722,11 @@ impl Relay {
         round: &mut Round,
     ) -> rusqlite::Result<()> {
         let (owner, row) = (&self.parts.owner, confirm.row);
+        if let Home::Source(_) = &self.parts.home
+            && outbox::facts(tx, row)?.is_none_or(|facts| facts.message_id != confirm.message_id.as_str())
+        {
+            return Ok(()); // the file went back in time; the row that stands there is another one
+        }
         let later = |not_before_ms, give_back, reason: &str| outbox::Postpone {
             not_before_ms,
             give_back,
@@ -972,6 +1078,15 @@ impl Relay {
             }) {
                 log::warn!("{}: claims are given back at the next start: {error}", self.parts.path.display());
             }
+        }
+    }
+}
+
+impl RelayParts {
+    fn open(&self) -> Result<Connection, db::DbError> {
+        match &self.home {
+            Home::Own(_) => db::open_writer(&self.path, Part::Outbox, Durability::Normal),
+            Home::Source(guard) => guard.open(),
         }
     }
 }

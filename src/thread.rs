@@ -2,6 +2,7 @@
 //! half a state, and the databases hold all that matters.
 
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Stack of a room's thread, bytes: enough for TLS and a debug build, small enough for hundreds of workers.
 const STACK_BYTES: usize = 512 * 1024;
@@ -25,4 +26,15 @@ pub fn spawn(
 /// Starts a thread for one guest (a connection), whose panic ends that guest alone: it holds no state of a room.
 pub fn spawn_guest(guest: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name("guest".to_owned()).stack_size(STACK_BYTES).spawn(guest).map(drop)
+}
+
+/// Joins a thread that ends by the deadline. False if it did not, or panicked.
+pub fn join_until(handle: JoinHandle<()>, deadline: Instant) -> bool {
+    while !handle.is_finished() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    handle.join().is_ok()
 }

@@ -96,7 +96,7 @@ impl Worker {
         });
         // `None`: the record confirms after its commit.
         if let Some(answer) = answer {
-            let _ = confirm.send(Event::Confirm(Confirm { row, answer }));
+            let _ = confirm.send(Event::Confirm(Confirm { row, message_id: id, answer }));
         }
     }
 
@@ -122,7 +122,8 @@ impl Worker {
     /// The straight pipe. Returns an answer where no call was made.
     fn claim_and_call(&self, handoff: Handoff, pass: Pass) -> Option<Answer> {
         let shared = &*self.shared;
-        let Handoff { row, again, message, claimed, confirm, .. } = handoff;
+        // `_held` is given back at the end of this function, whatever that is.
+        let Handoff { row, again, message, claimed, confirm, held: _held, .. } = handoff;
         let fingerprint = fingerprint::of(&message);
 
         if again && let Some(answer) = self.look(&message, &fingerprint) {
@@ -320,8 +321,9 @@ impl Worker {
             sending.message_id(),
             sending.consumer()
         );
+        let message_id = sending.message_id().clone();
         let tell = Box::new(move || {
-            let _ = confirm.send(Event::Confirm(Confirm { row, answer }));
+            let _ = confirm.send(Event::Confirm(Confirm { row, message_id, answer }));
         });
         self.shared.writer.submit(Box::new(Release::new(sending, NotSentProof::before_the_call(), tell)));
     }
@@ -401,7 +403,7 @@ impl Worker {
             if kill::point("worker-before-confirm").is_err() {
                 return; // a test: this confirm is lost
             }
-            let _ = confirm.send(Event::Confirm(Confirm { row, answer }));
+            let _ = confirm.send(Event::Confirm(Confirm { row, message_id: id, answer }));
         });
         shared.writer.submit(Box::new(Record::new(
             sending,

@@ -35,13 +35,15 @@ pub enum Cause {
     ReportUnclear,
     /// Reports cannot be fetched. An event, raised again while it lasts.
     ReportsStopped,
+    /// An application's file cannot be served. Over when it can.
+    Source,
     /// A person tries the hooks out. An event.
     Test,
 }
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Error,
         Self::StaleSending,
         Self::Parked,
@@ -58,6 +60,7 @@ impl Cause {
         Self::ReportUnmatched,
         Self::ReportUnclear,
         Self::ReportsStopped,
+        Self::Source,
         Self::Test,
     ];
 
@@ -80,6 +83,7 @@ impl Cause {
             Self::ReportUnmatched => "REPORT_UNMATCHED",
             Self::ReportUnclear => "REPORT_UNCLEAR",
             Self::ReportsStopped => "REPORTS_STOPPED",
+            Self::Source => "SOURCE",
             Self::Test => "TEST",
         }
     }
@@ -99,6 +103,7 @@ impl Cause {
             | Self::Disk
             | Self::Clock
             | Self::BacklogAge
+            | Self::Source
             | Self::Database => true,
             Self::Expired
             | Self::Quarantined

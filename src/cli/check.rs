@@ -101,6 +101,12 @@ fn folder(verdicts: &mut Verdicts, settings: &Settings) {
     }
     let inbox = open(state.inbox(), Part::Inbox, Durability::Full);
     verdicts.say("inbox", inbox.as_ref().map(|(_, text)| text.clone()).map_err(Clone::clone));
+    if let Ok((connection, _)) = &inbox {
+        sources(verdicts, connection, owner::holder(&state).is_some());
+    }
+    if let Some(fault) = db::access::shared_folder_fault(&state.outbox_dir()) {
+        verdicts.say("outbox folder", Err(fault));
+    }
     if rusqlite::version_number() < db::SQLITE_VERSION_MIN {
         verdicts.say(
             "SQLite",
@@ -135,6 +141,23 @@ fn folder(verdicts: &mut Verdicts, settings: &Settings) {
             }
         },
     );
+}
+
+/// Each source as the running agent sees it, or as this user does.
+fn sources(verdicts: &mut Verdicts, inbox: &Connection, agent_is_up: bool) {
+    let seen = match super::source::seen(inbox, agent_is_up) {
+        Ok(seen) => seen,
+        Err(error) => return verdicts.say("sources", Err(error.to_string())),
+    };
+    for source in seen {
+        let text = |key: &str| source[key].as_str().unwrap_or("").to_owned();
+        let verdict = match text("state").as_str() {
+            "OK" => Ok(format!("{}: {} unfinished", text("file"), source["waiting"])),
+            "NEW" => Ok(format!("{}: not yet looked at", text("file"))),
+            state => Err(format!("{state}: {}", text("reason"))),
+        };
+        verdicts.say(&format!("source {}", text("name")), verdict);
+    }
 }
 
 fn commit(connection: &Connection) -> Result<String, String> {

@@ -111,7 +111,7 @@ pub struct Counts {
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     let settings = file.load_without_secrets()?;
     let door = Door::new(&settings)?;
-    let mut connection = open(&settings)?;
+    let mut connection = super::source::outbox(file, &settings)?;
     let quiet = args.quiet;
     let mut say = |text: String| {
         if !quiet {

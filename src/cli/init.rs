@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use super::{Failure, Outcome, output};
@@ -89,6 +89,7 @@ pub fn make_databases(state_dir: &Path) -> Result<Vec<(PathBuf, bool)>, Failure>
     for (path, part, mode) in [(outbox, Part::Outbox, 0o660), (inbox, Part::Inbox, 0o600)] {
         let new = !there(&path);
         drop(db::create(&path, part)?);
+        give_to_the_folders_owner(&path)?;
         if new {
             // SQLite gives -wal and -shm the mode of the file itself.
             fs::set_permissions(&path, fs::Permissions::from_mode(mode))
@@ -96,7 +97,21 @@ pub fn make_databases(state_dir: &Path) -> Result<Vec<(PathBuf, bool)>, Failure>
         }
         made.push((path, new));
     }
+    give_to_the_folders_owner(&state.lock())?;
     Ok(made)
+}
+
+/// `init` is often run by root, the agent never is: what root makes in a folder belongs to the folder's owner.
+fn give_to_the_folders_owner(path: &Path) -> Result<(), Failure> {
+    let folder = path.parent().unwrap_or(path);
+    let (folder, file) = match (fs::metadata(folder), fs::metadata(path)) {
+        (Ok(folder), Ok(file)) => (folder, file),
+        (Err(error), _) | (_, Err(error)) => return Err(cannot(path, &error)),
+    };
+    if !rustix::process::geteuid().is_root() || (folder.uid(), folder.gid()) == (file.uid(), file.gid()) {
+        return Ok(());
+    }
+    chown(path, Some(folder.uid()), Some(folder.gid())).map_err(|error| cannot(path, &error))
 }
 
 fn make_dir(path: &Path, mode: u32) -> Result<(), Failure> {

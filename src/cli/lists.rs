@@ -47,7 +47,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         return Err(Failure::new(exit::USAGE, format!("--state: one of {} was expected", all.join(", "))));
     }
     let older_ms = args.older.as_deref().map(older).transpose()?.map(|span| wall_ms().saturating_sub(span));
-    let views = views::open(&settings)?;
+    let views = super::source::views(file, &settings)?;
     let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());
     let mut statement = views
         .outbox

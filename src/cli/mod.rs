@@ -17,6 +17,7 @@ mod settings_file;
 mod settle;
 mod settling;
 mod show;
+mod source;
 mod status;
 mod suppress;
 mod verbs;
@@ -66,6 +67,9 @@ struct Cli {
     /// Settings file [default: $ONCEWARD_CONFIG, then /etc/onceward/onceward.toml]
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// For enqueue, queue, show, hold, release, cancel: the outbox of this source instead of outbox.db
+    #[arg(long, global = true, value_name = "NAME")]
+    source: Option<String>,
     #[command(subcommand)]
     command: Command,
 }
@@ -108,6 +112,8 @@ enum Command {
     Verify(verify::Args),
     /// Retention now: wipe old numbers and texts, let old keys go; or give the space back (--compact)
     Purge(purge::Args),
+    /// Outboxes inside applications' own SQLite files
+    Source(source::Args),
     /// Print the schema of both databases
     Schema,
     /// Print the manual page
@@ -128,7 +134,7 @@ pub fn main() -> i32 {
             return if error.use_stderr() { exit::USAGE } else { exit::OK };
         }
     };
-    let settings = settings_file::SettingsFile::find(cli.config.as_deref());
+    let settings = settings_file::SettingsFile::find(cli.config.as_deref()).with_source(cli.source);
     let outcome = match cli.command {
         Command::Init(args) => init::run(args),
         Command::Run => run::run(&settings),
@@ -148,6 +154,7 @@ pub fn main() -> i32 {
         Command::Alert(args) => alert::run(&settings, args),
         Command::Verify(args) => verify::run(&settings, args),
         Command::Purge(args) => purge::run(&settings, args),
+        Command::Source(args) => source::run(&settings, args),
         Command::Schema => output::print(include_str!("../../schema.sql")),
         Command::Man => man(),
         Command::Completions { shell } => {

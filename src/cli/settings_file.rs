@@ -11,12 +11,19 @@ use crate::exit;
 pub struct SettingsFile {
     /// Its path; it may not exist.
     pub path: PathBuf,
+    /// `--source`: which outbox a command is about; `None` = outbox.db.
+    pub source: Option<String>,
 }
 
 impl SettingsFile {
     /// `--config`, else `ONCEWARD_CONFIG`, else the system's place.
     pub fn find(given: Option<&Path>) -> Self {
-        Self { path: config::find(given, std::env::var("ONCEWARD_CONFIG").ok().as_deref()) }
+        Self { path: config::find(given, std::env::var("ONCEWARD_CONFIG").ok().as_deref()), source: None }
+    }
+
+    /// With the outbox that the command is about.
+    pub fn with_source(self, source: Option<String>) -> Self {
+        Self { source, ..self }
     }
 
     /// With secrets: for `run` and `check`.

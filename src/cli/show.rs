@@ -28,7 +28,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     let settings = file.load_without_secrets()?;
-    let views = views::open(&settings)?;
+    let views = super::source::views(file, &settings)?;
     let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());
     let found = views
         .outbox
@@ -41,7 +41,15 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         .map_err(io)?;
     let Some((line, payload, ordering_key, claimed_by, claimed_until_ms, traceparent, wiped_at_ms)) = found
     else {
-        return Err(Failure::new(exit::NO_INPUT, format!("no message has the id or key {:?}", args.id)));
+        let hint = if file.source.is_none() {
+            " in outbox.db (for an application's file: --source NAME)"
+        } else {
+            ""
+        };
+        return Err(Failure::new(
+            exit::NO_INPUT,
+            format!("no message has the id or key {:?}{hint}", args.id),
+        ));
     };
     let zone = &settings.agent.timezone;
     let at = |ms: i64| output::local_time(ms, zone);

@@ -91,12 +91,18 @@ fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
         clock_doubt = super::clock::doubt(&views.outbox, inbox, holder.is_some())?;
         agent = json!({ "owner": mark("started_by")?, "started_at_ms": mark("started_at_ms")?.and_then(|text| text.parse::<i64>().ok()), "version": mark("version")? });
     }
+    let holder = owner::holder(&views.state);
+    let sources = match &views.inbox {
+        Some(inbox) => super::source::seen(inbox, holder.is_some())?,
+        None => Vec::new(),
+    };
     let free =
         rustix::fs::statvfs(&views.state.root).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize)).ok();
     Ok(json!({
         "alive": holder.is_some(), "holder": holder, "agent": agent, "now_ms": now_ms, "clock_doubt": clock_doubt, "state_dir": settings.agent.state_dir,
         "environment": settings.agent.environment, "timezone": settings.agent.timezone.iana_name(), "disk_free_bytes": free,
         "waiting": live, "closed": closed, "purged_at_ms": purged_at_ms, "quarantined": quarantined, "inbox": fates, "today": today, "alerts": alerts,
+        "sources": sources,
     }))
 }
 
@@ -149,6 +155,11 @@ fn for_people(status: &Value, settings: &Settings) -> String {
             ]
         }),
     );
+    if let Some(sources) = status["sources"].as_array().filter(|sources| !sources.is_empty()) {
+        let mut rows = super::source::for_people(sources, settings);
+        let head = rows.remove(0);
+        section("sources", &head.iter().map(String::as_str).collect::<Vec<_>>(), rows);
+    }
     section(
         "closed in the outbox",
         &["STATE", "COUNT"],

@@ -49,7 +49,7 @@ pub fn run(file: &SettingsFile, verb: Verb, args: Args) -> Outcome {
             ids.push(id.clone());
         }
     }
-    let mut connection = super::enqueue::open(&settings)?;
+    let mut connection = super::source::outbox(file, &settings)?;
     let (mut yes, mut no) = (0, 0);
     let mut out = String::new();
     for id in &ids {

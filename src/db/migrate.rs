@@ -69,11 +69,11 @@ pub fn check_version(connection: &Connection, path: &Path, part: Part) -> Result
     match version(connection, part).map_err(|source| DbError::sqlite(path, source))? {
         Some(found) if found == known => Ok(()),
         Some(found) if found > known => Err(DbError::Newer { path: path.to_owned(), found, known }),
-        Some(found) => Err(DbError::Unusable {
+        Some(found) => Err(DbError::Older {
             path: path.to_owned(),
-            reason: format!(
-                "its schema is version {found}, this program needs {known}; run `onceward init` with the agent stopped to bring it up"
-            ),
+            found,
+            known,
+            advice: "run `onceward init` with the agent stopped to bring it up",
         }),
         None => Err(DbError::Unusable {
             path: path.to_owned(),
@@ -93,16 +93,33 @@ pub fn migrate(connection: &mut Connection, path: &Path, part: Part) -> Result<(
     if from >= steps(part).len() {
         return Ok(());
     }
-    super::write(connection, |tx| {
-        for step in &steps(part)[from..] {
-            tx.execute_batch(step)?;
-        }
-        tx.execute(
+    super::write(connection, |tx| take_steps(tx, part, from)).map_err(|source| DbError::sqlite(path, source))
+}
+
+/// Brings a file to the newest version inside the caller's transaction: for `source add`.
+pub fn migrate_in(tx: &Connection, part: Part, found: Option<i64>) -> rusqlite::Result<()> {
+    take_steps(tx, part, usize::try_from(found.unwrap_or(0)).unwrap_or(0))
+}
+
+/// The names of all tables, indexes, triggers and views of a part, in lower case.
+pub fn names(part: Part) -> rusqlite::Result<Vec<String>> {
+    let scratch = Connection::open_in_memory()?;
+    scratch.execute_batch(schema(part))?;
+    let mut statement =
+        scratch.prepare("SELECT lower(name) FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")?;
+    statement.query_map([], |row| row.get(0))?.collect()
+}
+
+fn take_steps(tx: &Connection, part: Part, from: usize) -> rusqlite::Result<()> {
+    for step in steps(part).iter().skip(from) {
+        tx.execute_batch(step)?;
+    }
+    if from < steps(part).len() {
+        let _ = tx.execute(
             "INSERT INTO onceward_meta (key, value) VALUES (?1, ?2)
              ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-            rusqlite::params![key(part), known.to_string()],
+            rusqlite::params![key(part), newest(part).to_string()],
         )?;
-        Ok(())
-    })
-    .map_err(|source| DbError::sqlite(path, source))
+    }
+    Ok(())
 }

@@ -4,6 +4,7 @@
 //! SQLite (closing a foreign descriptor drops SQLite's POSIX locks: hazard S9); every writing transaction begins
 //! IMMEDIATE (S1); a file is never created where one was expected.
 
+pub mod access;
 pub mod checkpoint;
 pub mod kill;
 pub mod migrate;
@@ -62,6 +63,34 @@ pub enum DbError {
         /// Ours.
         known: i64,
     },
+    /// Made by an older program.
+    #[error("{path}: its schema is version {found}, this program needs {known}; {advice}")]
+    Older {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+        /// Ours.
+        known: i64,
+        /// What brings it up.
+        advice: &'static str,
+    },
+    /// An application's file that is not the one that was added, or belongs to another agent.
+    #[error("{path}: {reason}")]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// For people.
+        reason: String,
+    },
+    /// This user may not use it, or would lock others out of it.
+    #[error("{path}: {reason}")]
+    NotPermitted {
+        /// The file or folder.
+        path: PathBuf,
+        /// For people.
+        reason: String,
+    },
     /// Not one of ours, or damaged so far that its version cannot be read.
     #[error("{path}: {reason}")]
     Unusable {
@@ -85,6 +114,11 @@ impl DbError {
     pub fn sqlite(path: &Path, source: rusqlite::Error) -> Self {
         Self::Sqlite { path: path.to_owned(), source }
     }
+    /// Another agent has taken the source over while this one served it.
+    pub fn taken_over(path: &Path) -> Self {
+        let reason = "another agent has taken this source over (`onceward source add --adopt`); nothing is taken from it here. Forget it with `onceward source remove`".into();
+        Self::Foreign { path: path.to_owned(), reason }
+    }
     /// Whether waiting may help (somebody holds the lock, the disk is full).
     pub fn is_temporary(&self) -> bool {
         matches!(self, Self::Sqlite { source, .. } if is_busy(source) || is_full(source))
@@ -103,8 +137,18 @@ pub fn is_full(error: &rusqlite::Error) -> bool {
 
 /// Opens an existing file for writing. Fails where it is missing, newer, or where a pragma does not take.
 pub fn open_writer(path: &Path, part: Part, durability: Durability) -> Result<Connection, DbError> {
-    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    prepare_writer(&connection, durability).map_err(|source| DbError::sqlite(path, source))?;
+    // "unable to open database file" helps nobody: look for what another user left beside it (S25).
+    let explained = |source: rusqlite::Error| match source.sqlite_error_code() {
+        Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+            access::usable(path).err().unwrap_or_else(|| DbError::sqlite(path, source))
+        }
+        _ => DbError::sqlite(path, source),
+    };
+    let connection = match open(path, OpenFlags::SQLITE_OPEN_READ_WRITE) {
+        Err(DbError::Sqlite { source, .. }) => return Err(explained(source)),
+        opened => opened?,
+    };
+    prepare_writer(&connection, durability).map_err(explained)?;
     migrate::check_version(&connection, path, part)?;
     Ok(connection)
 }
@@ -129,6 +173,41 @@ pub fn create(path: &Path, part: Part) -> Result<Connection, DbError> {
         Connection::open_with_flags(path, flags).map_err(|source| DbError::sqlite(path, source))?;
     prepare_writer(&connection, Durability::Full).map_err(|source| DbError::sqlite(path, source))?;
     migrate::migrate(&mut connection, path, part)?;
+    Ok(connection)
+}
+
+/// Opens an application's own file for writing, as the application keeps it: its journal mode, auto-vacuum and limits
+/// stay. Marks are NORMAL in a WAL; in a rollback journal FULL, because there less could damage the file (S16).
+pub fn open_foreign_writer(path: &Path) -> Result<Connection, DbError> {
+    access::usable(path)?;
+    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    let set = || -> rusqlite::Result<()> {
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        connection.set_prepared_statement_cache_capacity(64);
+        let _stable =
+            connection.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+        let journal: String = connection.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
+        let synchronous = if journal == "wal" { 1 } else { 2 };
+        connection.execute_batch(&format!(
+            "PRAGMA synchronous = {synchronous}; PRAGMA temp_store = MEMORY; PRAGMA mmap_size = 0; PRAGMA cache_size = -1024;"
+        ))
+    };
+    set().map_err(|source| DbError::sqlite(path, source))?;
+    Ok(connection)
+}
+
+/// Opens an application's own file for reading, where that leaves no file behind that locks the application out.
+/// Not as SQLite's read-only: that could not take away the `-wal` and `-shm` that it made, and they would stay behind.
+pub fn open_foreign_reader(path: &Path) -> Result<Connection, DbError> {
+    access::usable(path)?;
+    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    let set = || -> rusqlite::Result<()> {
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        connection.execute_batch(
+            "PRAGMA query_only = ON; PRAGMA temp_store = MEMORY; PRAGMA mmap_size = 0; PRAGMA cache_size = -512;",
+        )
+    };
+    set().map_err(|source| DbError::sqlite(path, source))?;
     Ok(connection)
 }
 

@@ -13,5 +13,6 @@ pub mod outbox;
 pub mod purge;
 pub mod rearm;
 pub mod report;
+pub mod source;
 pub mod suppress;
 pub mod tally;

@@ -223,6 +223,7 @@ fn f13_copies_of_one_message_in_two_agents_worth_of_workers_make_one_call() {
                         message,
                         claimed: Instant::now(),
                         confirm,
+                        held: Default::default(),
                     });
                 });
             }
