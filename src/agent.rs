@@ -34,7 +34,7 @@ use crate::reconcile::{self, Bell, Rearmer, Reconciler};
 use crate::relay::{Event, Home, Lane, Relay, RelayParts};
 use crate::retention::room::{Room, RoomParts};
 use crate::share::{Keys, Places};
-use crate::source::{Sources, SourcesParts};
+use crate::source::{Served, Sources, SourcesParts};
 use crate::store::{meta, tally};
 use crate::sweeper::{self, Seen, Sweep};
 use crate::thread::{join_until, spawn};
@@ -325,6 +325,7 @@ impl Agent {
         let (outbox_checkpointer, outbox_checkpoint_thread) =
             checkpointer("ckpt-outbox", &outbox_path, Part::Outbox)?;
         let keys = Keys::new();
+        let served = Served::default();
         let (sources, stop_sources) = Sources::new(SourcesParts {
             owner: owner.clone(),
             agent_id,
@@ -337,6 +338,7 @@ impl Agent {
             inbox: inbox_pool.clone(),
             writer: writer.clone(),
             alerts: alerts.clone(),
+            served: served.clone(),
             stop_within: longest_call + STOP_MARGIN,
         });
         let look_at = Conditions::new(conditions::Parts {
@@ -398,7 +400,8 @@ impl Agent {
             },
         )?;
         let retention = Room::start(RoomParts {
-            outboxes: vec![(outbox_path, relay_events.clone())],
+            own: (outbox_path, relay_events.clone()),
+            served,
             inbox: state.inbox(),
             settings: settings.retention.clone(),
             policy: policy.clone(),

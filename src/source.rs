@@ -11,7 +11,7 @@
 mod file;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,9 @@ use crate::thread::{join_until, spawn};
 use crate::watch::{Watch, WatchFlags};
 
 pub use file::{Guard, Installed, State, install, open_reader, open_writer};
+
+/// The files that are served and their relays, for whoever hands a relay a step: kept by [`Sources`] alone.
+pub type Served = Arc<Mutex<Vec<(PathBuf, Sender<Event>)>>>;
 
 /// What the room is made of: what every relay needs.
 pub struct SourcesParts {
@@ -56,6 +59,8 @@ pub struct SourcesParts {
     pub writer: Writer,
     /// To tell people.
     pub alerts: Alerts,
+    /// Where others find the relays.
+    pub served: Served,
     /// What the stop of a removed source may take.
     pub stop_within: Duration,
 }
@@ -122,6 +127,12 @@ impl Sources {
                 Err(error) => log::error!("a source cannot be started: {error}"),
             }
         }
+        *self.parts.served.lock().unwrap_or_else(PoisonError::into_inner) = self
+            .running
+            .iter()
+            .filter(|running| !running.leaving)
+            .map(|running| (PathBuf::from(&running.source.file), running.events.clone()))
+            .collect();
     }
 
     fn start(&self, source: Source) -> std::io::Result<Running> {

@@ -114,7 +114,11 @@ fn purge_here(
     let policy = Policy::new(settings);
     let bar = spinner();
     let pass = Pass {
-        files: Files { outboxes: &[Some(&readers.0)], inbox: Some(&readers.1) },
+        files: Files {
+            outboxes: &[Some(&readers.0)],
+            also: &sources(Some(&readers.1))?,
+            inbox: Some(&readers.1),
+        },
         settings: &settings.retention,
         policy: &policy,
         span: PURGE_SPAN_ASKED,
@@ -164,11 +168,25 @@ fn ask(state: &StateDir, timeout: Duration) -> Outcome {
     }
 }
 
+/// Applications' own files: their relays wipe them while the agent is up; here they only keep what they still need.
+fn sources(inbox: Option<&Connection>) -> Result<Vec<Option<Connection>>, Failure> {
+    let Some(inbox) = inbox else { return Ok(Vec::new()) };
+    let listed = crate::store::source::list(inbox).map_err(|error| unfinished(error.into()))?;
+    Ok(listed
+        .iter()
+        .map(|source| crate::source::open_reader(std::path::Path::new(&source.file)).ok())
+        .collect())
+}
+
 fn dry_run(settings: &Settings, compact: bool) -> Outcome {
     let views = views::open(settings)?;
     let policy = Policy::new(settings);
     let pass = Pass {
-        files: Files { outboxes: &[Some(&views.outbox)], inbox: views.inbox.as_ref() },
+        files: Files {
+            outboxes: &[Some(&views.outbox)],
+            also: &sources(views.inbox.as_ref())?,
+            inbox: views.inbox.as_ref(),
+        },
         settings: &settings.retention,
         policy: &policy,
         span: PURGE_SPAN_ASKED,

@@ -24,7 +24,7 @@ use crate::limits::{VERIFY_LOOKS, VERIFY_PAUSE, VERIFY_ROWS};
 use crate::message::{Destination, MessageId};
 use crate::owner;
 use crate::retention::pass;
-use crate::store::{inbox, rearm};
+use crate::store::{inbox, rearm, source};
 
 /// Faults that are kept for the list; more are only counted.
 const LISTED_MAX: usize = 1_000;
@@ -75,8 +75,14 @@ impl Report {
 
 /// Something to look at again.
 enum Suspect {
-    Outbox { message_id: String },
-    Inbox { id: i64 },
+    /// `file`: its place among the outboxes.
+    Outbox {
+        file: usize,
+        message_id: String,
+    },
+    Inbox {
+        id: i64,
+    },
 }
 
 /// Runs the command.
@@ -88,7 +94,8 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     let begun = Instant::now();
     let bar = bar();
     let outbox_path = views.state.outbox();
-    outcome_of(&mut report, &outbox_path, |report| books(&views, report, &bar))?;
+    let sources = sources(&views, &mut report)?;
+    outcome_of(&mut report, &outbox_path, |report| books(&views, &sources, report, &bar))?;
     if !args.no_integrity {
         let bound = alive.then(|| Duration::from_secs(args.lock_time.max(1)));
         for (path, connection) in
@@ -118,6 +125,24 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         )),
         _ => Ok(exit::NO),
     }
+}
+
+/// Applications' own files; `None` where one cannot be read now, which is said and proves nothing about its messages.
+fn sources(views: &Views, report: &mut Report) -> Result<Vec<Option<Connection>>, Failure> {
+    let Some(inbox) = &views.inbox else { return Ok(Vec::new()) };
+    let listed = source::list(inbox).map_err(|error| DbError::sqlite(&views.state.inbox(), error))?;
+    Ok(listed
+        .into_iter()
+        .map(|listed| match crate::source::open_reader(Path::new(&listed.file)) {
+            Ok(opened) => Some(opened),
+            Err(error) => {
+                report
+                    .sound
+                    .push(format!("source {} cannot be read, nothing of it is proven: {error}", listed.name));
+                None
+            }
+        })
+        .collect())
 }
 
 /// A damaged file is an answer, not a failure of the command.
@@ -166,14 +191,29 @@ fn counts(connection: &Connection, sql: &str) -> rusqlite::Result<Counts> {
     connection.prepare(sql)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
 }
 
-fn books(views: &Views, report: &mut Report, bar: &ProgressBar) -> rusqlite::Result<()> {
+fn books(
+    views: &Views,
+    sources: &[Option<Connection>],
+    report: &mut Report,
+    bar: &ProgressBar,
+) -> rusqlite::Result<()> {
     let outbox = &views.outbox;
+    let mut outboxes = vec![Some(outbox)];
+    outboxes.extend(sources.iter().map(Option::as_ref));
     let mut before = open_books(outbox)?;
     let mut suspects = Vec::new();
     bar.set_length(before.last_id.max(0) as u64);
-    let mut there = walk_outbox(views, before.last_id, report, &mut suspects, bar)?;
-    if let Some(inbox) = &views.inbox {
-        walk_inbox(outbox, inbox, report, &mut suspects)?;
+    let inbox = views.inbox.as_ref();
+    let mut there = walk_outbox((0, outbox), inbox, before.last_id, report, &mut suspects, bar)?;
+    for (file, source) in outboxes.iter().enumerate().skip(1) {
+        if let Some(source) = source {
+            let last_id =
+                source.query_row("SELECT coalesce(max(id), 0) FROM outbox", [], |row| row.get(0))?;
+            walk_outbox((file, source), inbox, last_id, report, &mut suspects, bar)?;
+        }
+    }
+    if let Some(inbox) = inbox {
+        walk_inbox(&outboxes, inbox, report, &mut suspects)?;
         report.inbox_let_go =
             counts(inbox, "SELECT consumer || ' ' || what, count FROM inbox_ledger ORDER BY 1")?;
     }
@@ -215,7 +255,7 @@ fn books(views: &Views, report: &mut Report, bar: &ProgressBar) -> rusqlite::Res
     let one = |sql: &str| outbox.query_row(sql, [], |row| row.get::<_, i64>(0));
     report.quarantined = one("SELECT count(*) FROM quarantine")?;
     report.rechecks = one("SELECT count(*) FROM outbox_recheck")?;
-    look_again(views, suspects, report)
+    look_again(&outboxes, inbox, suspects, report)
 }
 
 /// How many rows there are up to `last_id`, in short reads.
@@ -235,7 +275,8 @@ fn count_rows(outbox: &Connection, last_id: i64) -> rusqlite::Result<i64> {
 
 /// Each outbox row with the inbox row of its message. Returns how many there were.
 fn walk_outbox(
-    views: &Views,
+    (file, outbox): (usize, &Connection),
+    inbox: Option<&Connection>,
     last_id: i64,
     report: &mut Report,
     suspects: &mut Vec<Suspect>,
@@ -243,8 +284,7 @@ fn walk_outbox(
 ) -> rusqlite::Result<i64> {
     let (mut after, mut total) = (i64::MIN, 0);
     loop {
-        let rows: Vec<(i64, String, String, String)> = views
-            .outbox
+        let rows: Vec<(i64, String, String, String)> = outbox
             .prepare_cached(
                 "SELECT id, message_id, destination, status FROM outbox WHERE id > ?1 AND id <= ?2 ORDER BY id LIMIT ?3",
             )?
@@ -257,7 +297,7 @@ fn walk_outbox(
         total += rows.len() as i64;
         bar.set_position(after.max(0) as u64);
         // From here on, so that the inbox is at least as new as what was just read.
-        let inbox = views.inbox.as_ref().map(Connection::unchecked_transaction).transpose()?;
+        let inbox = inbox.map(Connection::unchecked_transaction).transpose()?;
         for (_, message_id, destination, status) in &rows {
             *report.there.entry(status.clone()).or_default() += 1;
             let Some(state) = OutboxState::parse(status) else {
@@ -272,7 +312,7 @@ fn walk_outbox(
                 Verdict::Agree => {}
                 Verdict::Open(text) => *report.open.entry(format!("{state}: {text}")).or_default() += 1,
                 Verdict::Heals(text) => *report.heals.entry(format!("{state}: {text}")).or_default() += 1,
-                Verdict::Fault(_) => suspects.push(Suspect::Outbox { message_id: message_id.clone() }),
+                Verdict::Fault(_) => suspects.push(Suspect::Outbox { file, message_id: message_id.clone() }),
             }
         }
     }
@@ -280,7 +320,7 @@ fn walk_outbox(
 
 /// Each inbox row must have its outbox row, under the same destination, or have outlived it by retention.
 fn walk_inbox(
-    outbox: &Connection,
+    outboxes: &[Option<&Connection>],
     inbox: &Connection,
     report: &mut Report,
     suspects: &mut Vec<Suspect>,
@@ -296,10 +336,9 @@ fn walk_inbox(
             .collect::<rusqlite::Result<_>>()?;
         let Some(last) = rows.last() else { return Ok(()) };
         after = last.id;
-        let outbox = outbox.unchecked_transaction()?;
         for row in &rows {
             *report.inbox.entry(format!("{} {}", row.consumer, row.status)).or_default() += 1;
-            if !matches!(judge(&outbox, inbox, row)?, Verdict::Agree) {
+            if !matches!(judge(outboxes, inbox, row)?, Verdict::Agree) {
                 suspects.push(Suspect::Inbox { id: row.id });
             }
         }
@@ -324,12 +363,20 @@ fn inbox_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<InboxRow> {
     })
 }
 
-fn judge(outbox: &Connection, inbox: &Connection, row: &InboxRow) -> rusqlite::Result<Verdict> {
-    let destination: Option<String> = outbox
-        .prepare_cached("SELECT destination FROM outbox WHERE message_id = ?1")?
-        .query_row([&row.message_id], |row| row.get(0))
-        .optional()?;
+fn judge(outboxes: &[Option<&Connection>], inbox: &Connection, row: &InboxRow) -> rusqlite::Result<Verdict> {
+    let mut destination: Option<String> = None;
+    for outbox in outboxes.iter().flatten() {
+        destination = outbox
+            .prepare_cached("SELECT destination FROM outbox WHERE message_id = ?1")?
+            .query_row([&row.message_id], |row| row.get(0))
+            .optional()?;
+        if destination.is_some() {
+            break;
+        }
+    }
     Ok(match destination {
+        // It may be in a file that cannot be read now.
+        None if outboxes.iter().any(Option::is_none) => Verdict::Agree,
         Some(destination) if destination == row.consumer => Verdict::Agree,
         Some(_) => Verdict::Fault("the inbox has it under another destination than the outbox"),
         None => {
@@ -340,8 +387,13 @@ fn judge(outbox: &Connection, inbox: &Connection, row: &InboxRow) -> rusqlite::R
 }
 
 /// What is still a fault after several looks is one.
-fn look_again(views: &Views, mut suspects: Vec<Suspect>, report: &mut Report) -> rusqlite::Result<()> {
-    let Some(inbox) = &views.inbox else { return Ok(()) };
+fn look_again(
+    outboxes: &[Option<&Connection>],
+    inbox: Option<&Connection>,
+    mut suspects: Vec<Suspect>,
+    report: &mut Report,
+) -> rusqlite::Result<()> {
+    let Some(inbox) = inbox else { return Ok(()) };
     for look in 1..=VERIFY_LOOKS {
         if suspects.is_empty() {
             return Ok(());
@@ -349,7 +401,7 @@ fn look_again(views: &Views, mut suspects: Vec<Suspect>, report: &mut Report) ->
         std::thread::sleep(VERIFY_PAUSE);
         let mut still = Vec::new();
         for suspect in suspects {
-            if let Some((what, text)) = still_wrong(&views.outbox, inbox, &suspect)? {
+            if let Some((what, text)) = still_wrong(outboxes, inbox, &suspect)? {
                 if look == VERIFY_LOOKS {
                     report.fault(what, text);
                 } else {
@@ -363,12 +415,13 @@ fn look_again(views: &Views, mut suspects: Vec<Suspect>, report: &mut Report) ->
 }
 
 fn still_wrong(
-    outbox: &Connection,
+    outboxes: &[Option<&Connection>],
     inbox: &Connection,
     suspect: &Suspect,
 ) -> rusqlite::Result<Option<(String, String)>> {
     match suspect {
-        Suspect::Outbox { message_id } => {
+        Suspect::Outbox { file, message_id } => {
+            let Some(outbox) = outboxes[*file] else { return Ok(None) };
             let row: Option<(String, OutboxState)> = outbox
                 .prepare_cached("SELECT destination, status FROM outbox WHERE message_id = ?1")?
                 .query_row([message_id], |row| Ok((row.get(0)?, row.get(1)?)))
@@ -394,7 +447,7 @@ fn still_wrong(
                 .query_row([id], inbox_row)
                 .optional()?;
             let Some(row) = row else { return Ok(None) };
-            Ok(match judge(outbox, inbox, &row)? {
+            Ok(match judge(outboxes, inbox, &row)? {
                 Verdict::Fault(text) => {
                     Some((row.message_id, format!("inbox {} {}: {text}", row.consumer, row.status)))
                 }

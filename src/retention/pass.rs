@@ -58,6 +58,8 @@ pub struct Files<'a> {
     /// Readers of all outboxes, the agent's own first. `None` = cannot be read now: it is left alone, and no inbox row
     /// goes, since that outbox might hand its message over.
     pub outboxes: &'a [Option<&'a Connection>],
+    /// Further files that could hand a message over: looked at, never changed by this pass.
+    pub also: &'a [Option<Connection>],
     /// `None` where the inbox may not be read: then nothing of it is looked at (for counting only).
     pub inbox: Option<&'a Connection>,
 }
@@ -258,7 +260,8 @@ impl Pass<'_> {
     }
 
     fn any_outbox_has(&self, message_id: &str) -> rusqlite::Result<bool> {
-        for outbox in self.files.outboxes {
+        let also = self.files.also.iter().map(Option::as_ref);
+        for outbox in self.files.outboxes.iter().copied().chain(also) {
             match outbox {
                 Some(outbox) if !purge::outbox_has(outbox, message_id)? => {}
                 _ => return Ok(true), // a file that cannot be read may have it

@@ -3,8 +3,9 @@
 //! It writes nothing itself: steps go to the relay (outbox) and to the inbox writer, one at a time, with pauses, so that
 //! live traffic always goes first. A pass that fails is tried again later and never touches the send path.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,7 @@ use crate::limits::{
 };
 use crate::policy::Policy;
 use crate::relay::Event;
+use crate::source::Served;
 use crate::store::purge;
 
 /// Longest wait for a step: a writer in trouble answers no later than this, or the pass is given up.
@@ -38,8 +40,10 @@ pub struct Request {
 
 /// What the room is made of.
 pub struct RoomParts {
-    /// Each outbox file and its relay, the agent's own first.
-    pub outboxes: Vec<(PathBuf, Sender<Event>)>,
+    /// The agent's own outbox file and its relay.
+    pub own: (PathBuf, Sender<Event>),
+    /// Applications' files and their relays.
+    pub served: Served,
     /// The inbox file.
     pub inbox: PathBuf,
     /// `[retention]`
@@ -61,7 +65,7 @@ impl Room {
     pub fn start(parts: RoomParts) -> std::io::Result<Self> {
         let (stop, stopped) = crossbeam_channel::bounded(0);
         let handle = crate::thread::spawn("retention", move || {
-            Duty { readers: parts.outboxes.iter().map(|_| None).collect(), parts, stopped }.run()
+            Duty { parts, stopped, readers: HashMap::new() }.run()
         })?;
         Ok(Self { stop, handle })
     }
@@ -76,8 +80,8 @@ impl Room {
 struct Duty {
     parts: RoomParts,
     stopped: Receiver<()>,
-    /// For each outbox; opened when first needed and after trouble.
-    readers: Vec<Option<Connection>>,
+    /// Opened when first needed and after trouble.
+    readers: HashMap<PathBuf, Connection>,
 }
 
 impl Duty {
@@ -96,7 +100,7 @@ impl Duty {
                             "retention did not come to its end and is tried again in {} s: {error}",
                             PURGE_RETRY.as_secs()
                         );
-                        self.readers.iter_mut().for_each(|reader| *reader = None);
+                        self.readers.clear();
                         not_before = Instant::now() + PURGE_RETRY;
                     }
                 }
@@ -109,32 +113,47 @@ impl Duty {
 
     /// True after a whole pass.
     fn look(&mut self, due: bool) -> Result<bool, Unfinished> {
-        for ((path, _), reader) in self.parts.outboxes.iter().zip(&mut self.readers) {
-            if reader.is_none() {
-                match open(path, Part::Outbox) {
-                    Ok(opened) => *reader = Some(opened),
+        let mut relays = vec![self.parts.own.clone()];
+        relays.extend(self.parts.served.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+        self.readers.retain(|path, _| relays.iter().any(|(served, _)| served == path));
+        for (number, (path, _)) in relays.iter().enumerate() {
+            if !self.readers.contains_key(path) {
+                let opened = if number == 0 {
+                    db::open_reader(path, Part::Outbox)
+                } else {
+                    crate::source::open_reader(path)
+                };
+                match opened {
+                    Ok(opened) => drop(self.readers.insert(path.clone(), opened)),
                     Err(error) if due => log::warn!("retention leaves it alone: {error}"),
                     Err(_) => {}
                 }
             }
         }
-        let mut hands = AgentHands { parts: &self.parts, stopped: &self.stopped };
-        for (source, reader) in self.readers.iter().enumerate() {
+        let mut hands = AgentHands { relays: &relays, parts: &self.parts, stopped: &self.stopped };
+        let outboxes: Vec<Option<&Connection>> =
+            relays.iter().map(|(path, _)| self.readers.get(path)).collect();
+        for (source, reader) in outboxes.iter().enumerate() {
             if let Some(reader) = reader
                 && purge::recheck_waits(reader)?
             {
                 hands.outbox(source, OutboxStep::Recheck)?;
             }
         }
-        let outboxes: Vec<Option<&Connection>> = self.readers.iter().map(Option::as_ref).collect();
         let asked_ms = outboxes.first().copied().flatten().map(pass::asked).transpose()?.flatten();
         if !due && asked_ms.is_none() {
             return Ok(false);
         }
         let inbox = open(&self.parts.inbox, Part::Inbox)?;
+        let mut also = Vec::new();
+        // A file that is listed and not served now may have messages that the inbox must still know.
+        let is_served = |file: &str| relays.iter().any(|(path, _)| path == std::path::Path::new(file));
+        if crate::store::source::list(&inbox)?.iter().any(|source| !is_served(&source.file)) {
+            also.push(None);
+        }
         let begun = Instant::now();
         let counts = Pass {
-            files: Files { outboxes: &outboxes, inbox: Some(&inbox) },
+            files: Files { outboxes: &outboxes, also: &also, inbox: Some(&inbox) },
             settings: &self.parts.settings,
             policy: &self.parts.policy,
             span: if asked_ms.is_some() { PURGE_SPAN_ASKED } else { PURGE_SPAN_TIMED },
@@ -151,6 +170,7 @@ fn open(path: &std::path::Path, part: Part) -> Result<Connection, Unfinished> {
 }
 
 struct AgentHands<'a> {
+    relays: &'a [(PathBuf, Sender<Event>)],
     parts: &'a RoomParts,
     stopped: &'a Receiver<()>,
 }
@@ -173,7 +193,7 @@ impl Hands for AgentHands<'_> {
     }
     fn outbox(&mut self, source: usize, step: OutboxStep) -> Result<Done, Unfinished> {
         let (reply, answer) = crossbeam_channel::bounded(1);
-        let (_, relay) = &self.parts.outboxes[source];
+        let (_, relay) = &self.relays[source];
         relay.send(Event::Purge(Request { step, reply })).map_err(|_| Unfinished::Stopping)?;
         self.answer(&answer)
     }

@@ -372,7 +372,7 @@ fn a_pass_that_dies_at_any_step_leaves_both_files_in_agreement() {
             db::open_reader(&world.inbox_path(), Part::Inbox).expect("opens"),
         );
         let pass = Pass {
-            files: Files { outboxes: &[Some(&readers.0)], inbox: Some(&readers.1) },
+            files: Files { outboxes: &[Some(&readers.0)], also: &[], inbox: Some(&readers.1) },
             settings: &settings.retention,
             policy: &policy,
             span: Duration::from_secs(7 * 86_400),
