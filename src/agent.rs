@@ -89,6 +89,7 @@ pub fn db_exit_code(error: &DbError) -> i32 {
     match error {
         DbError::Missing { .. } => exit::NO_INPUT,
         DbError::Newer { .. } | DbError::Unusable { .. } => exit::UNAVAILABLE,
+        DbError::NotPermitted { .. } => exit::NOT_PERMITTED,
         error if error.is_temporary() => exit::TRY_AGAIN,
         DbError::Sqlite { source, .. } => match source.sqlite_error_code() {
             Some(E::ReadOnly | E::PermissionDenied | E::CannotOpen) => exit::NOT_PERMITTED,

@@ -30,4 +30,5 @@ pub mod sweeper;
 pub mod thread;
 pub mod vendor;
 pub mod watch;
+pub mod who;
 pub mod worker;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::clock::wall_ms;
 use crate::message::OwnerId;
 
 /// The files of a state folder.
@@ -101,7 +102,8 @@ pub fn take(state: &StateDir, config: &Path) -> Result<Ownership, OwnerError> {
         "pid {}, settings {}, since {}",
         std::process::id(),
         config.display(),
-        jiff::ZonedDateTime::now().strftime("%Y-%m-%d %H:%M:%S %Z")
+        // UTC: whoever shows it to people has the zone of the settings.
+        jiff::Timestamp::from_millisecond(wall_ms()).unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ")
     )
     .map_err(io)?;
     file.sync_data().map_err(io)?;

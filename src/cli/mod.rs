@@ -3,10 +3,12 @@
 mod check;
 mod demo;
 mod enqueue;
+mod filter;
 mod init;
 mod lists;
 mod logging;
 mod output;
+mod permission;
 mod run;
 mod sandbox;
 mod settings_file;
@@ -35,11 +37,21 @@ impl Failure {
     pub fn new(code: i32, text: impl Into<String>) -> Self {
         Self { code, text: text.into() }
     }
+
+    /// Reading failed.
+    fn io(error: rusqlite::Error) -> Self {
+        let code = if crate::db::is_busy(&error) { exit::TRY_AGAIN } else { exit::IO };
+        Self::new(code, error.to_string())
+    }
 }
 
 impl From<crate::db::DbError> for Failure {
     fn from(error: crate::db::DbError) -> Self {
-        Self::new(crate::agent::db_exit_code(&error), error.to_string())
+        let hint = match &error {
+            crate::db::DbError::NotPermitted { path } => format!("; {}", permission::hint(path)),
+            _ => String::new(),
+        };
+        Self::new(crate::agent::db_exit_code(&error), format!("{error}{hint}"))
     }
 }
 
@@ -82,10 +94,12 @@ enum Command {
     Show(show::Args),
     /// Keep waiting messages from being sent (PENDING -> HELD)
     Hold(verbs::Args),
-    /// Let parked or held messages go on under the same message id (PARKED, HELD -> PENDING)
+    /// Let messages go on under the same message id: held ones at their due time, parked ones now (HELD, PARKED -> PENDING)
     Release(verbs::Args),
-    /// Give up messages for good (waiting ones are held first)
+    /// Give up messages for good (PENDING, HELD, PARKED -> CANCELLED)
     Cancel(verbs::Args),
+    /// Make waiting messages due now (PENDING); sending hours and rates still hold
+    TryNow(verbs::Args),
     /// Check settings, databases, a real commit, disk, clock, login, DNS and TLS: one verdict a line
     Check(check::Args),
     /// Print the schema of both databases
@@ -121,6 +135,7 @@ pub fn main() -> i32 {
         Command::Hold(args) => verbs::run(&settings, verbs::Verb::Hold, args),
         Command::Release(args) => verbs::run(&settings, verbs::Verb::Release, args),
         Command::Cancel(args) => verbs::run(&settings, verbs::Verb::Cancel, args),
+        Command::TryNow(args) => verbs::run(&settings, verbs::Verb::TryNow, args),
         Command::Check(args) => check::run(&settings, args),
         Command::Schema => output::print(include_str!("../../schema.sql")),
         Command::Man => man(),
@@ -133,7 +148,7 @@ pub fn main() -> i32 {
     match outcome {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("onceward: {}", failure.text.trim_end());
+            eprintln!("onceward: {}", output::plain_lines(failure.text.trim_end()));
             failure.code
         }
     }

@@ -18,8 +18,8 @@ const TICK: Duration = Duration::from_secs(20);
 /// Runs the command.
 pub fn run(file: &SettingsFile) -> Outcome {
     let settings = file.load()?;
-    let _lines =
-        logging::start_threaded("info").map_err(|error| Failure::new(exit::SOFTWARE, error.to_string()))?;
+    let _lines = logging::start_threaded("info", settings.agent.timezone.clone())
+        .map_err(|error| Failure::new(exit::SOFTWARE, error.to_string()))?;
     log::info!(
         "onceward {} starts: settings {}, state {}",
         env!("CARGO_PKG_VERSION"),

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use super::Failure;
 use crate::config::{self, Settings};
-use crate::exit;
 
 /// The settings file of this call.
 #[derive(Clone, Debug)]
@@ -29,13 +28,21 @@ impl SettingsFile {
         Settings::load_without_secrets(&self.path).map_err(|error| self.failure(&error))
     }
 
+    /// For the operator's commands, which need the state folder and the zone alone: a mistake elsewhere in the file is
+    /// said on stderr and does not make the operator blind.
+    pub fn load_for_looking(&self) -> Result<Settings, Failure> {
+        let (settings, mistakes) =
+            Settings::load_despite_mistakes(&self.path).map_err(|error| self.failure(&error))?;
+        if let Some(error) = mistakes {
+            eprintln!(
+                "{}\n(going on: only the state folder and the zone are needed)",
+                super::output::plain_lines(&error.to_string())
+            );
+        }
+        Ok(settings)
+    }
+
     fn failure(&self, error: &crate::config::SettingsError) -> Failure {
-        let code = error.exit_code();
-        let hint = if code == exit::NO_INPUT {
-            "\nMake one with `onceward init --dir DIR` and name it by --config or ONCEWARD_CONFIG."
-        } else {
-            ""
-        };
-        Failure::new(code, format!("{error}{hint}"))
+        Failure::new(error.exit_code(), error.to_string())
     }
 }

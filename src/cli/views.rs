@@ -21,16 +21,39 @@ pub struct Views {
 pub fn open(settings: &Settings) -> Result<Views, Failure> {
     let state = StateDir::new(&settings.agent.state_dir);
     let outbox = db::open_reader(&state.outbox(), Part::Outbox)?;
-    let inbox = match db::open_reader(&state.inbox(), Part::Inbox) {
-        Ok(inbox) => Some(inbox),
-        Err(db::DbError::Unusable { .. } | db::DbError::Sqlite { .. })
-            if std::fs::metadata(state.inbox()).is_err() =>
-        {
-            None
-        }
-        Err(error) => return Err(error.into()),
-    };
+    let inbox = inbox(&state)?;
     Ok(Views { state, outbox, inbox })
+}
+
+/// A reader of the inbox; `None` where this user may not look into the agent's own folder.
+pub fn inbox(state: &StateDir) -> Result<Option<Connection>, Failure> {
+    match db::open_reader(&state.inbox(), Part::Inbox) {
+        Ok(inbox) => Ok(Some(inbox)),
+        Err(db::DbError::NotPermitted { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A reader of the outbox with the inbox attached under the name `vendor`, for statements that join the two.
+pub struct Joined {
+    /// The reader.
+    pub connection: Connection,
+    /// Whether the inbox is there: not where this user may not look into the agent's own folder.
+    pub inbox: bool,
+}
+
+/// Opens both for joins. Attached to a read-only connection, the inbox is read-only too.
+pub fn open_joined(settings: &Settings) -> Result<Joined, Failure> {
+    let state = StateDir::new(&settings.agent.state_dir);
+    let connection = db::open_reader(&state.outbox(), Part::Outbox)?;
+    let inbox = inbox(&state)?.is_some();
+    if inbox {
+        let path = state.inbox();
+        connection
+            .execute("ATTACH ?1 AS vendor", [path.to_string_lossy()])
+            .map_err(|source| db::DbError::sqlite(&path, source))?;
+    }
+    Ok(Joined { connection, inbox })
 }
 
 /// One outbox row for lists.
@@ -46,6 +69,8 @@ pub struct Line {
     pub status: String,
     /// State of the inbox row, if there is one.
     pub fate: Option<String>,
+    /// What a report said of it.
+    pub delivery: Option<String>,
     /// Where to.
     pub destination: String,
     /// What.
@@ -85,6 +110,7 @@ pub fn line(row: &Row<'_>) -> rusqlite::Result<Line> {
         dedup_key: row.get(2)?,
         status: row.get(3)?,
         fate: None,
+        delivery: None,
         destination: row.get(4)?,
         kind: row.get(5)?,
         class: row.get(6)?,

@@ -68,6 +68,12 @@ pub enum DbError {
         /// For people.
         reason: String,
     },
+    /// This user may not read or write it.
+    #[error("{path}: permission denied")]
+    NotPermitted {
+        /// The file.
+        path: PathBuf,
+    },
     /// Anything SQLite says.
     #[error("{path}: {source}")]
     Sqlite {
@@ -81,7 +87,14 @@ pub enum DbError {
 impl DbError {
     /// Wraps SQLite's error with the file's name.
     pub fn sqlite(path: &Path, source: rusqlite::Error) -> Self {
-        Self::Sqlite { path: path.to_owned(), source }
+        match source.sqlite_error_code() {
+            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen)
+                if !may_write(path) =>
+            {
+                Self::NotPermitted { path: path.to_owned() }
+            }
+            _ => Self::Sqlite { path: path.to_owned(), source },
+        }
     }
     /// Whether waiting may help (somebody holds the lock, the disk is full).
     pub fn is_temporary(&self) -> bool {
@@ -97,6 +110,13 @@ pub fn is_busy(error: &rusqlite::Error) -> bool {
 /// The disk is full: a clean roll-back that may be tried again.
 pub fn is_full(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DiskFull))
+}
+
+/// Whether this user may write the file and its folder, as the files beside it (`-wal`, `-shm`) need. Asks the kernel,
+/// opens nothing.
+fn may_write(path: &Path) -> bool {
+    let allowed = |path: &Path| rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
+    allowed(path) && path.parent().is_none_or(allowed)
 }
 
 /// Opens an existing file for writing. Fails where it is missing, newer, or where a pragma does not take.
@@ -135,6 +155,7 @@ fn open(path: &Path, flags: OpenFlags) -> Result<Connection, DbError> {
     if let Err(error) = std::fs::metadata(path) {
         return Err(match error.kind() {
             std::io::ErrorKind::NotFound => DbError::Missing { path: path.to_owned() },
+            std::io::ErrorKind::PermissionDenied => DbError::NotPermitted { path: path.to_owned() },
             _ => DbError::Unusable { path: path.to_owned(), reason: error.to_string() },
         });
     }

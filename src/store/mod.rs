@@ -3,6 +3,7 @@
 
 pub mod alert;
 pub mod attempt;
+pub mod audit;
 pub mod inbox;
 pub mod meta;
 pub mod outbox;
