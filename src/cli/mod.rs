@@ -7,19 +7,23 @@ mod filter;
 mod init;
 mod lists;
 mod logging;
+mod manual;
+mod moment;
 mod output;
 mod permission;
 mod run;
 mod sandbox;
 mod settings_file;
+mod shape;
 mod show;
+mod sql;
 mod status;
 mod verbs;
 mod views;
 
 use std::path::PathBuf;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::exit;
 
@@ -64,7 +68,7 @@ pub type Outcome = Result<i32, Failure>;
     name = "onceward",
     version,
     max_term_width = 110,
-    after_help = "Exit codes: 0 done; 1 the answer is no; 64 usage; 65 bad data; 66 no such file or message; 69 unavailable;\n73 cannot create; 74 I/O; 75 try again later; 77 not permitted; 78 settings wrong."
+    after_help = "Exit codes: 0 done; 1 the answer is no; 64 usage; 65 bad data; 66 no such file or message; 69 unavailable;\n70 a bug of ours; 73 cannot create; 74 I/O; 75 try again later; 77 not permitted; 78 settings wrong."
 )]
 struct Cli {
     /// Settings file [default: $ONCEWARD_CONFIG, then /etc/onceward/onceward.toml]
@@ -79,7 +83,7 @@ enum Command {
     /// Write a commented settings file and both databases; never overwrites
     Init(init::Args),
     /// Run the agent in the foreground
-    Run,
+    Run(run::Args),
     /// The main job in one go on a throw-away folder: sandbox vendor, agent, sample messages, and their fate
     Demo(demo::Args),
     /// A stand-in vendor with faults on demand
@@ -92,6 +96,8 @@ enum Command {
     Queue(lists::Args),
     /// Everything about one message
     Show(show::Args),
+    /// Waiting messages by destination and age
+    Shape(shape::Args),
     /// Keep waiting messages from being sent (PENDING -> HELD)
     Hold(verbs::Args),
     /// Let messages go on under the same message id: held ones at their due time, parked ones now (HELD, PARKED -> PENDING)
@@ -102,10 +108,15 @@ enum Command {
     TryNow(verbs::Args),
     /// Check settings, databases, a real commit, disk, clock, login, DNS and TLS: one verdict a line
     Check(check::Args),
+    /// Questions in SQL over both databases; reads only, holds no lock
+    Sql(sql::Args),
     /// Print the schema of both databases
     Schema,
-    /// Print the manual page
-    Man,
+    /// Print a manual page
+    Man {
+        /// Of this command [default: of the program]
+        command: Option<String>,
+    },
     /// Print shell completions
     Completions {
         /// bash, zsh, fish, ...
@@ -113,9 +124,19 @@ enum Command {
     },
 }
 
+/// The table as clap knows it. Where no settings are read, `--config` is taken but not shown.
+fn table() -> clap::Command {
+    let quiet =
+        || clap::Arg::new("config").long("config").hide(true).value_parser(clap::value_parser!(PathBuf));
+    ["demo", "sandbox", "schema", "man", "completions"]
+        .into_iter()
+        .fold(Cli::command(), |table, name| table.mut_subcommand(name, |command| command.arg(quiet())))
+}
+
 /// Parses the command line, runs the command, prints its failure. Returns the exit code.
 pub fn main() -> i32 {
-    let cli = match Cli::try_parse() {
+    let cli = match table().try_get_matches().and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches))
+    {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
@@ -123,25 +144,28 @@ pub fn main() -> i32 {
         }
     };
     let settings = settings_file::SettingsFile::find(cli.config.as_deref());
+    let named = settings_file::SettingsFile::named(cli.config.as_deref());
     let outcome = match cli.command {
-        Command::Init(args) => init::run(args),
-        Command::Run => run::run(&settings),
+        Command::Init(args) => init::run(named.as_ref(), args),
+        Command::Run(args) => run::run(&settings, &args),
         Command::Demo(args) => demo::run(args),
         Command::Sandbox(args) => sandbox::run(args),
         Command::Enqueue(args) => enqueue::run(&settings, args),
         Command::Status(args) => status::run(&settings, args),
         Command::Queue(args) => lists::run(&settings, args),
         Command::Show(args) => show::run(&settings, args),
+        Command::Shape(args) => shape::run(&settings, args),
         Command::Hold(args) => verbs::run(&settings, verbs::Verb::Hold, args),
         Command::Release(args) => verbs::run(&settings, verbs::Verb::Release, args),
         Command::Cancel(args) => verbs::run(&settings, verbs::Verb::Cancel, args),
         Command::TryNow(args) => verbs::run(&settings, verbs::Verb::TryNow, args),
         Command::Check(args) => check::run(&settings, args),
+        Command::Sql(args) => sql::run(&settings, args),
         Command::Schema => output::print(include_str!("../../schema.sql")),
-        Command::Man => man(),
+        Command::Man { command } => manual::run(table(), command.as_deref()),
         Command::Completions { shell } => {
             let mut bytes = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "onceward", &mut bytes);
+            clap_complete::generate(shell, &mut table(), "onceward", &mut bytes);
             output::print(&String::from_utf8_lossy(&bytes))
         }
     };
@@ -154,20 +178,12 @@ pub fn main() -> i32 {
     }
 }
 
-fn man() -> Outcome {
-    let mut bytes = Vec::new();
-    clap_mangen::Man::new(Cli::command())
-        .render(&mut bytes)
-        .map_err(|error| Failure::new(exit::SOFTWARE, error.to_string()))?;
-    output::print(&String::from_utf8_lossy(&bytes))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_table_of_commands_is_consistent() {
-        Cli::command().debug_assert();
+        table().debug_assert();
     }
 }

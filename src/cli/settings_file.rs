@@ -18,9 +18,24 @@ impl SettingsFile {
         Self { path: config::find(given, std::env::var("ONCEWARD_CONFIG").ok().as_deref()) }
     }
 
+    /// The one that is named, by `--config` or `ONCEWARD_CONFIG`; `None` = nobody named one.
+    pub fn named(given: Option<&Path>) -> Option<Self> {
+        let env = std::env::var("ONCEWARD_CONFIG").is_ok_and(|path| !path.is_empty());
+        (given.is_some() || env).then(|| Self::find(given))
+    }
+
     /// With secrets: for `run` and `check`.
     pub fn load(&self) -> Result<Settings, Failure> {
-        Settings::load(&self.path).map_err(|error| self.failure(&error))
+        Settings::load(&self.path).map_err(|error| {
+            let text = error.to_string();
+            // Only the secrets are out of reach: the settings are right, the user is not.
+            if text.contains("Permission denied") && Settings::load_without_secrets(&self.path).is_ok() {
+                let hint =
+                    "run it as the agent's user, who may read the secrets: sudo -u onceward onceward ...";
+                return Failure::new(crate::exit::NOT_PERMITTED, format!("{text}\n{hint}"));
+            }
+            self.failure(&error)
+        })
     }
 
     /// Without secrets: for commands that only look or put.

@@ -43,7 +43,9 @@ pub enum Durability {
 #[derive(Debug, thiserror::Error)]
 pub enum DbError {
     /// Not there.
-    #[error("{path}: there is no such database; make one with `onceward init`")]
+    #[error(
+        "{path}: there is no such database; make both with `onceward init --config FILE`, FILE being these settings"
+    )]
     Missing {
         /// The file.
         path: PathBuf,
