@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(long, default_value = "TRANSACTIONAL", value_parser = class)]
     class: Class,
     /// Destination; without it by route
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", hide_default_value = true)]
     dest: String,
     /// Order lane
     #[arg(long, value_name = "KEY")]

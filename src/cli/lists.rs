@@ -272,7 +272,7 @@ fn print(lines: Vec<views::Line>, json: bool, head: bool, inbox: bool, zone: &ji
         };
         table.push(vec![
             line.message_id,
-            filter::said(&line.status).to_owned(),
+            line.state,
             fate,
             line.destination,
             line.kind,

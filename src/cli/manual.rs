@@ -71,13 +71,18 @@ pub fn run(mut table: Command, command: Option<&str>) -> Outcome {
     output::print(&String::from_utf8_lossy(&bytes))
 }
 
-fn write(page: Command, full: bool, bytes: &mut Vec<u8>) -> std::io::Result<()> {
+fn write(mut page: Command, full: bool, bytes: &mut Vec<u8>) -> std::io::Result<()> {
     let after = page.get_after_help().map(ToString::to_string);
     let has_commands = page.has_subcommands();
+    let usage = page.render_usage().to_string().replace("Usage: ", "");
     let man = Man::new(page).section("1");
     man.render_title(bytes)?;
     man.render_name_section(bytes)?;
-    man.render_synopsis_section(bytes)?;
+    // Ours, with the names of values.
+    let mut synopsis = Roff::default();
+    synopsis.control("SH", ["SYNOPSIS"]);
+    synopsis.text([roman(usage.trim())]);
+    synopsis.to_writer(bytes)?;
     man.render_description_section(bytes)?;
     man.render_options_section(bytes)?;
     if has_commands {

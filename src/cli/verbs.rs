@@ -41,7 +41,7 @@ pub struct Args {
     #[command(flatten)]
     filter: Filter,
     /// Why; kept in the row and in the audit
-    #[arg(long, default_value = "", value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     note: String,
     /// Only say what would happen
     #[arg(long)]
@@ -153,6 +153,7 @@ impl Work<'_> {
     fn batch(&mut self, ids: &[String]) -> Result<Vec<Said>, Failure> {
         let Self { verb, outbox, inbox, who, note, dry_run, counts, .. } = self;
         let by = By { who, note };
+        let before = counts.moved;
         let mut said = Vec::new();
         let mut done = || -> rusqlite::Result<()> {
             let tx = outbox.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
@@ -163,8 +164,8 @@ impl Work<'_> {
         };
         done().map_err(|error| {
             let code = if db::is_busy(&error) || db::is_full(&error) { exit::TRY_AGAIN } else { exit::IO };
-            let text = "the outbox did not take it; repeating the command is harmless";
-            Failure::new(code, format!("{error}: {text}"))
+            let text = "the outbox did not take this part; repeating the command is harmless";
+            Failure::new(code, format!("{error}: {text} ({before} {} before it)", word(*verb)))
         })?;
         Ok(said)
     }

@@ -67,6 +67,8 @@ pub struct Line {
     pub dedup_key: String,
     /// State of the outbox row.
     pub status: String,
+    /// The same in the word that people use: CANCELLED for FAILED.
+    pub state: String,
     /// State of the inbox row, if there is one.
     pub fate: Option<String>,
     /// What a report said of it.
@@ -104,11 +106,13 @@ pub const COLUMNS: &str = "id, message_id, dedup_key, status, destination, kind,
 
 /// Reads a row of [`COLUMNS`].
 pub fn line(row: &Row<'_>) -> rusqlite::Result<Line> {
+    let status: String = row.get(3)?;
     Ok(Line {
+        state: super::filter::said(&status).to_owned(),
         id: row.get(0)?,
         message_id: row.get(1)?,
         dedup_key: row.get(2)?,
-        status: row.get(3)?,
+        status,
         fate: None,
         delivery: None,
         destination: row.get(4)?,

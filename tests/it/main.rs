@@ -6,6 +6,7 @@
 mod support;
 
 mod cli;
+mod cli_look;
 mod cli_verbs;
 mod f_http;
 mod f_producer;
