@@ -131,6 +131,11 @@ pub fn holder(state: &StateDir) -> Option<String> {
     }
 }
 
+/// Whether this user may look at the lock at all: members of the group `onceward` may not, and know nothing of the agent.
+pub fn may_look(state: &StateDir) -> bool {
+    !matches!(File::open(state.lock()), Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
 /// The id of this start: the lasting agent id and fresh random bits. Two starts never share one.
 pub fn owner_id(agent_id: &str) -> std::io::Result<OwnerId> {
     let mut random = [0u8; 6];

@@ -21,7 +21,9 @@ const HIDDEN_AMONG: i64 = 100_000;
 /// Arguments of `queue`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "States: PENDING, PUBLISHING, HELD, PARKED wait; SENT, DELIVERED, FAILED, UNDELIVERED, ERROR, SENDING are the vendor's\nside; EXPIRED, SKIPPED, CANCELLED were never sent; PUBLISHED is whatever the outbox has handed over. UNFINISHED is the\ndefault, ALL with --key or --to. Waiting messages are listed oldest first, finished ones newest first."
+    after_help = "States: PENDING, PUBLISHING, HELD, PARKED wait; SENT, DELIVERED, FAILED, UNDELIVERED, ERROR, SENDING are the vendor's \
+                  side; EXPIRED, SKIPPED, CANCELLED were never sent; PUBLISHED is whatever the outbox has handed over. UNFINISHED is the \
+                  default, ALL with --key or --to. Waiting messages are listed oldest first, finished ones newest first."
 )]
 pub struct Args {
     #[command(flatten)]
@@ -51,7 +53,12 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         filter::states(&args.filter.state)?
     };
     let views = views::open_joined(&settings)?;
-    let lists = lists(&args, &states, views.inbox)?;
+    let lists = lists(&args, &states, views.inbox).map_err(|failure| match failure.code {
+        exit::NOT_PERMITTED => {
+            Failure::new(failure.code, format!("{}: {}", failure.text, super::permission::inbox(&settings)))
+        }
+        _ => failure,
+    })?;
     let zone = &settings.agent.timezone;
     let mut left = if args.limit == 0 { usize::MAX } else { args.limit as usize };
     let (mut shown, mut head, mut more) = (0usize, true, 0i64);

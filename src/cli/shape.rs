@@ -16,7 +16,8 @@ const BUCKETS: usize = MINUTES.len() + 1;
 /// Arguments of `shape`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Ages are minutes since the message was written, in doubling buckets. Many in the left columns: it flows, there is\njust much of it. Many in the right ones: that destination does not take them (see `onceward status`)."
+    after_help = "Ages are minutes since the message was written, in doubling buckets. Many in the left columns: it flows, there is \
+                  just much of it. Many in the right ones: that destination does not take them (see `onceward status`)."
 )]
 pub struct Args {
     #[command(flatten)]

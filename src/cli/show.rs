@@ -127,7 +127,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         why(
             &line,
             fate.as_ref().map(|fate| fate.status.as_str()),
-            owner::holder(&views.state).is_some(),
+            owner::holder(&views.state).is_some() || !owner::may_look(&views.state),
             &settings,
         ),
     );
@@ -204,7 +204,9 @@ struct Deed {
 
 fn deeds(outbox: &rusqlite::Connection, message_id: &str) -> rusqlite::Result<Vec<Deed>> {
     outbox
-        .prepare("SELECT at_ms, verb, who, state_before, state_after, note FROM audit WHERE target = ?1 ORDER BY id")?
+        .prepare(
+            "SELECT at_ms, verb, who, state_before, state_after, note FROM audit WHERE target = ?1 ORDER BY id",
+        )?
         .query_map([message_id], |row| {
             Ok(Deed {
                 at_ms: row.get(0)?,
@@ -234,7 +236,10 @@ fn as_json(views: &Views, settings: &Settings, mut line: Line, facts: Value, rev
             line.delivery = fate.delivery;
         }
         calls = inbox
-            .prepare("SELECT started_at_ms, outcome, http_status, vendor_code, waiting_us, connecting_us, answering_us, reason FROM attempt WHERE message_id = ?1 ORDER BY id")
+            .prepare(
+                "SELECT started_at_ms, outcome, http_status, vendor_code, waiting_us, connecting_us, answering_us, reason
+                   FROM attempt WHERE message_id = ?1 ORDER BY id",
+            )
             .map_err(io)?
             .query_map(params![line.message_id], |row| {
                 Ok(json!({
@@ -248,7 +253,7 @@ fn as_json(views: &Views, settings: &Settings, mut line: Line, facts: Value, rev
             .collect::<rusqlite::Result<Vec<Value>>>()
             .map_err(io)?;
     }
-    let alive = owner::holder(&views.state).is_some();
+    let alive = owner::holder(&views.state).is_some() || !owner::may_look(&views.state);
     let now = why(&line, line.fate.as_deref(), alive, settings);
     if !reveal {
         line.recipient = output::masked(&line.recipient);

@@ -27,6 +27,8 @@ CREATE TEMP VIEW waiting AS SELECT * FROM messages WHERE closed IS NULL;
 CREATE TEMP VIEW quarantined AS
 SELECT id, local(at_ms) AS at, dedup_key AS key, first_message_id, kind, destination, masked(recipient) AS recipient,
        length(CAST(payload AS BLOB)) AS payload_bytes, reason FROM main.quarantine;
+CREATE TEMP VIEW deeds AS
+SELECT local(at_ms) AS at, who, verb, target, destination, note, state_before, state_after FROM main.audit;
 ";
 const OUTBOX_COLUMNS: &str = "o.id, o.message_id, o.dedup_key AS key, said(o.status) AS state, o.destination, o.kind, o.class,
        masked(o.recipient) AS recipient, o.priority, o.attempts, o.reason, o.blocked, local(o.created_at_ms) AS created,
@@ -42,14 +44,15 @@ CREATE TEMP VIEW today AS SELECT day, consumer AS destination, what, count FROM 
  WHERE day = (SELECT max(day) FROM vendor.tally);
 CREATE TEMP VIEW alerts AS SELECT cause, destination, count AS times, local(first_at_ms) AS first, local(last_at_ms) AS last,
        last_text FROM vendor.alert;
-CREATE TEMP VIEW deeds AS
-SELECT 'outbox' AS file, local(at_ms) AS at, who, verb, target, destination, note, state_before, state_after FROM main.audit;
 ";
 
 /// Arguments of `sql`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Views with local times and masked numbers: messages, waiting, trouble, calls, today, alerts, quarantined, deeds.\nThe tables stand behind them (outbox, quarantine, audit of outbox.db; vendor.inbox, vendor.attempt, ... of inbox.db);\nlocal(MS), masked(NUMBER) and said(STATUS) are functions. Without QUERY statements are read from standard input, each\nended by a semicolon."
+    after_help = "Views with local times and masked numbers: messages, waiting, trouble, calls, today, alerts, quarantined, deeds. \
+                  The tables stand behind them (outbox, quarantine, audit of outbox.db; vendor.inbox, vendor.attempt, ... of inbox.db); \
+                  local(MS), masked(NUMBER) and said(STATUS) are functions. Without QUERY statements are read from standard input, each \
+                  ended by a semicolon."
 )]
 pub struct Args {
     /// One statement, e.g. 'SELECT state, count(*) FROM messages GROUP BY 1'
@@ -183,7 +186,7 @@ impl Shell {
         if !statement.readonly() {
             return Err(Failure::new(exit::USAGE, "this statement would write; sql only reads"));
         }
-        let names: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+        let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
         let _end = self.alarm()?;
         let (mut found, mut bytes, mut cut) = (Vec::new(), 0usize, false);
         let mut rows = statement.query([]).map_err(wrong)?;

@@ -32,7 +32,12 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     } else {
         output::print(&for_people(&status, &settings))?;
     }
-    Ok(if args.exit_code && status["alive"] == false { exit::NO } else { exit::OK })
+    Ok(match status["alive"].as_bool() {
+        _ if !args.exit_code => exit::OK,
+        Some(true) => exit::OK,
+        Some(false) => exit::NO,
+        None => exit::NOT_PERMITTED,
+    })
 }
 
 fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
@@ -95,7 +100,7 @@ fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
     let free =
         rustix::fs::statvfs(&views.state.root).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize)).ok();
     Ok(json!({
-        "alive": holder.is_some(), "holder": holder, "agent": agent, "now_ms": now_ms, "state_dir": settings.agent.state_dir,
+        "alive": owner::may_look(&views.state).then_some(holder.is_some()), "holder": holder, "agent": agent, "now_ms": now_ms, "state_dir": settings.agent.state_dir,
         "environment": settings.agent.environment, "timezone": settings.agent.timezone.iana_name(), "disk_free_bytes": free,
         "waiting": live, "closed": closed, "quarantined": quarantined, "inbox": fates, "today": today, "alerts": alerts,
         "destinations": destinations, "vendor_visible": views.inbox.is_some(),
@@ -152,6 +157,7 @@ fn for_people(status: &Value, settings: &Settings) -> String {
     let mut out = String::new();
     match status["holder"].as_str() {
         Some(holder) => out.push_str(&format!("agent    running: {}\n", output::holder(holder, zone))),
+        None if status["alive"].is_null() => out.push_str("agent    cannot be seen by this user\n"),
         None => out.push_str("agent    NOT RUNNING (messages are kept and wait)\n"),
     }
     out.push_str(&format!("clock    {} ({})\n", output::local_time(now_ms, zone), text(&status["timezone"])));

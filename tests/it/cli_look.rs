@@ -320,7 +320,8 @@ fn permission_denied_is_77_and_names_the_way() {
     let root = rustix::process::geteuid().is_root();
     let program = world.dir.path().join("onceward");
     if root {
-        std::fs::copy(BIN, &program).expect("copied");
+        std::fs::write(&program, std::fs::read(BIN).expect("read")).expect("copied");
+        closed(&program, 0o755);
         closed(world.dir.path(), 0o755);
     }
     let outbox_dir = world.dir.path().join("state/outbox");
@@ -335,7 +336,32 @@ fn permission_denied_is_77_and_names_the_way() {
         assert_eq!(code, 77, "{args:?}: {error}");
         assert!(error.contains("permission denied; "), "{args:?}: {error}");
     }
-    closed(&outbox_dir, 0o770);
+    // In the group, but not the agent's user: the outbox is there, the vendor's side and the agent are not seen.
+    closed(&outbox_dir, 0o777);
+    closed(&world.outbox_path(), 0o666);
+    let agent = world.agent();
+    for file in std::fs::read_dir(&outbox_dir).expect("reads").flatten() {
+        closed(&file.path(), 0o666);
+    }
+    if !root {
+        closed(&world.dir.path().join("state/inbox"), 0o000);
+    }
+    let run = |args: &[&str]| {
+        let mut command = Command::new(if root { &program } else { std::path::Path::new(BIN) });
+        if root {
+            command.uid(65_534).gid(65_534).current_dir("/");
+        }
+        text(&command.arg("--config").arg(&world.config).args(args).output().expect("runs"))
+    };
+    let (code, said, error) = run(&["status"]);
+    assert_eq!(code, 0, "{error}");
+    assert!(said.contains("agent    cannot be seen by this user") && !said.contains("NOT RUNNING"), "{said}");
+    let (code, _, error) = run(&["queue", "--state", "ERROR"]);
+    assert!(code == 77 && error.contains("only the agent's user may"), "{error}");
+    assert_eq!(run(&["show", "k"]).0, 0);
+    assert_eq!(run(&["sql", "SELECT count(*) FROM messages, deeds, quarantined"]).0, 0);
+    closed(&world.dir.path().join("state/inbox"), 0o700);
+    agent.stop();
 }
 
 #[test]
@@ -437,5 +463,5 @@ fn every_command_has_a_manual_page() {
     assert_eq!(run(&["man", "nothing"]).0, 66);
     assert!(!run(&["man", "demo"]).1.contains("Settings file"));
     assert!(run(&["man", "hold"]).1.contains("Settings file"));
-    assert!(run(&["man", "hold"]).1.contains("<ID-or-KEY>"));
+    assert!(run(&["man", "hold"]).1.contains("<ID\\-or\\-KEY>"));
 }
