@@ -165,7 +165,7 @@ impl Client {
         match result {
             _ if wire.refused > 0 => {
                 let how = if far_end.secure { "connected and TLS agreed" } else { "connected (no TLS)" };
-                Ok(format!("{how}: {} in {}", far_end.name, reasons::spoken(took)))
+                Ok(format!("{how}: {} in {}; no request was made", far_end.name, reasons::spoken(took)))
             }
             Ok(Err(error)) => Err(self.unsent_reason(&error, &far_end)),
             Ok(Ok(_)) => {

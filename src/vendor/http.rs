@@ -100,7 +100,7 @@ impl Vendor for Http {
     }
 
     fn probe(&self) -> Result<String, String> {
-        self.client.connect_only(&self.url).map(|said| format!("{said}; no request was made"))
+        self.client.connect_only(&self.url)
     }
 
     fn deduplicates(&self) -> bool {
