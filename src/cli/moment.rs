@@ -23,7 +23,7 @@ pub fn at_ms(text: &str, now_ms: i64, zone: &TimeZone) -> Result<i64, Failure> {
     }
     let in_zone =
         |civil: DateTime| civil.to_zoned_datetime(zone.clone()).map(|at| at.timestamp().as_millisecond());
-    if let Ok(time) = Time::strptime("%H:%M", text).or_else(|_| Time::strptime("%H:%M:%S", text)) {
+    if let Some(time) = time_of_day(text) {
         let now = Timestamp::from_millisecond(now_ms).map_err(|_| bad())?.to_zoned_datetime(zone.clone());
         let today = in_zone(now.date().to_datetime(time)).map_err(|_| bad())?;
         if today > now_ms {
@@ -33,6 +33,19 @@ pub fn at_ms(text: &str, now_ms: i64, zone: &TimeZone) -> Result<i64, Failure> {
         return in_zone(tomorrow.to_datetime(time)).map_err(|_| bad());
     }
     text.parse::<DateTime>().and_then(in_zone).map_err(|_| bad())
+}
+
+/// `18:00` or `18:00:30`.
+fn time_of_day(text: &str) -> Option<Time> {
+    let mut parts = text.split(':');
+    let mut next = || {
+        let digits = parts.next()?;
+        (digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit()))
+            .then(|| digits.parse::<i8>().ok())?
+    };
+    let (hour, minute) = (next()?, next()?);
+    let second = if text.matches(':').count() == 2 { next()? } else { 0 };
+    parts.next().is_none().then(|| Time::new(hour, minute, second, 0).ok())?
 }
 
 /// Refuses seconds, microseconds, and a deadline before the due time; names the field.

@@ -77,10 +77,15 @@ impl Settings {
         let whole = DeTable::parse(&text).is_ok();
         let rest = if whole { text } else { vital_lines(&text) };
         let Ok(document) = DeTable::parse(&rest) else { return Err(error) };
+        // Not named: perhaps by a slip of the pen, and the default would be another folder than the one meant.
+        let agent = document.get_ref().get("agent").and_then(|agent| agent.get_ref().as_table());
+        if agent.is_none_or(|agent| !agent.contains_key("state_dir")) {
+            return Err(error);
+        }
         let mut problems = Problems::over(&rest);
         let reader = SecretReader { source: &FormOnly, beside: path.parent().unwrap_or(Path::new("")) };
         let settings = settings(document.get_ref(), &reader, &mut problems);
-        if !whole && (!rest.contains("state_dir") || problems.has(vital)) {
+        if problems.has(vital) {
             return Err(error);
         }
         Ok((settings, Some(error)))

@@ -306,7 +306,7 @@ fn a_mistake_in_the_settings_does_not_make_the_operator_blind() {
         assert_eq!(world.onceward(&["run"]).0, 78);
     }
     std::fs::write(&world.config, good.replace("state_dir = ", "state_dri = ")).expect("written");
-    assert_eq!(world.onceward(&["status"]).0, 66, "the default folder is not there");
+    assert_eq!(world.onceward(&["status"]).0, 78, "the default folder is not the one that was meant");
 }
 
 /// Goal: another user is told with 77 which group to join. Root becomes nobody; others lose their own permissions.
