@@ -1,7 +1,7 @@
 -- The final shape of both databases. src/db/migrate.rs is the road to it; tests/it/schema.rs proves they meet and
 -- that the CHECKs and triggers say what src/lifecycle.rs says. The third part is `once` for applications.
 --
--- Times are UTC milliseconds (`_ms`). State names are the capitals of src/lifecycle.rs.
+-- Times are UTC milliseconds (`_ms`). State names are the same capitals everywhere.
 -- The outbox part is read and written by any SQLite from 3.26 on (distribution shells, Python, PHP): no STRICT,
 -- no generated columns, no RETURNING, no function newer than that in it.
 -- State lists are chains of OR, not IN: SQLite builds a table for an IN list at each run of a trigger or CHECK.
@@ -338,25 +338,36 @@ BEGIN
   UPDATE outbox_ledger SET count = count + 1 WHERE what = 'QUARANTINED';
 END;
 
--- For people with a shell: readable local times, masked numbers, no payload.
+-- For people with a shell: readable times in the shell's own zone (set TZ to see another; the commands show the zone of
+-- the settings), numbers masked as the commands mask them, no payload.
 CREATE VIEW v_waiting AS
-SELECT id, message_id, status, destination, kind, class, priority,
-       substr(recipient, 1, 3) || '****' || substr(recipient, -2) AS recipient,
+SELECT id, message_id, dedup_key, status, destination, kind, class, priority,
+       CASE WHEN length(recipient) < 7 THEN '****' ELSE substr(recipient, 1, 3) || '****' || substr(recipient, -2) END AS recipient,
        attempts, reason, CASE blocked WHEN 1 THEN 'behind an earlier row of its ordering_key' WHEN 2 THEN 'until the clock is right' END AS waits,
        strftime('%Y-%m-%d %H:%M:%S', created_at_ms / 1000, 'unixepoch', 'localtime') AS created,
-       strftime('%Y-%m-%d %H:%M:%S', not_before_ms / 1000, 'unixepoch', 'localtime') AS due,
+       CASE WHEN status = 'PENDING' OR status = 'PUBLISHING'
+            THEN strftime('%Y-%m-%d %H:%M:%S', not_before_ms / 1000, 'unixepoch', 'localtime') END AS due,
        strftime('%Y-%m-%d %H:%M:%S', expires_at_ms / 1000, 'unixepoch', 'localtime') AS deadline
   FROM outbox WHERE closed_at_ms IS NULL;
 
+-- What did not go as meant on this side. What the vendor refused or left open is in the inbox's v_trouble.
 CREATE VIEW v_trouble AS
-SELECT id, message_id, status, destination, kind, attempts, reason,
+SELECT id, message_id, dedup_key, status, destination, kind, attempts, reason,
        strftime('%Y-%m-%d %H:%M:%S', updated_at_ms / 1000, 'unixepoch', 'localtime') AS since
-  FROM outbox WHERE status IN ('PARKED', 'EXPIRED', 'SKIPPED', 'FAILED')
+  FROM outbox WHERE status IN ('PARKED', 'EXPIRED', 'SKIPPED')
 UNION ALL
-SELECT id, first_message_id, 'QUARANTINED', destination, kind, 0, reason,
+SELECT id, NULL, dedup_key, 'QUARANTINED', destination, kind, 0, reason || ': ' || first_message_id || ' stands',
        strftime('%Y-%m-%d %H:%M:%S', at_ms / 1000, 'unixepoch', 'localtime')
   FROM quarantine;
 
+CREATE VIEW v_quarantine AS
+SELECT id, dedup_key, first_message_id, kind, class, destination,
+       CASE WHEN length(recipient) < 7 THEN '****' ELSE substr(recipient, 1, 3) || '****' || substr(recipient, -2) END AS recipient,
+       length(CAST(payload AS BLOB)) AS payload_bytes, ordering_key, reason,
+       strftime('%Y-%m-%d %H:%M:%S', at_ms / 1000, 'unixepoch', 'localtime') AS at
+  FROM quarantine;
+
+-- Since midnight of the shell's zone. FAILED here is what a person cancelled.
 CREATE VIEW v_today AS
 SELECT status, destination, count(*) AS messages,
        strftime('%H:%M:%S', max(updated_at_ms) / 1000, 'unixepoch', 'localtime') AS last
@@ -366,7 +377,7 @@ SELECT status, destination, count(*) AS messages,
 
 CREATE VIEW v_message AS
 SELECT id, message_id, dedup_key, kind, class, destination,
-       substr(recipient, 1, 3) || '****' || substr(recipient, -2) AS recipient,
+       CASE WHEN length(recipient) < 7 THEN '****' ELSE substr(recipient, 1, 3) || '****' || substr(recipient, -2) END AS recipient,
        ordering_key, priority, status, attempts, reason, blocked, claimed_by,
        strftime('%Y-%m-%d %H:%M:%S', created_at_ms / 1000, 'unixepoch', 'localtime') AS created,
        strftime('%Y-%m-%d %H:%M:%S', not_before_ms / 1000, 'unixepoch', 'localtime') AS due,
@@ -595,8 +606,9 @@ SELECT message_id, consumer AS destination, status, claimed_by,
        strftime('%Y-%m-%d %H:%M:%S', claimed_at_ms / 1000, 'unixepoch', 'localtime') AS claimed
   FROM inbox WHERE status = 'SENDING';
 
+-- The newest day with an end, by the zone of the settings (the day is named: it may be yesterday's).
 CREATE VIEW v_today AS
-SELECT consumer AS destination, what, count FROM tally WHERE day = strftime('%Y-%m-%d', 'now', 'localtime');
+SELECT day, consumer AS destination, what, count FROM tally WHERE day = (SELECT max(day) FROM tally);
 
 CREATE VIEW v_message AS
 SELECT message_id, consumer AS destination, status, vendor_code, vendor_ref, reason, delivery, delivery_code, settled_by,

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::clock::wall_ms;
 use crate::message::OwnerId;
 
 /// The files of a state folder.
@@ -110,7 +111,8 @@ pub fn take(state: &StateDir, config: &Path) -> Result<Ownership, OwnerError> {
         "pid {}, settings {}, since {}",
         std::process::id(),
         config.display(),
-        jiff::ZonedDateTime::now().strftime("%Y-%m-%d %H:%M:%S %Z")
+        // UTC: whoever shows it to people has the zone of the settings.
+        jiff::Timestamp::from_millisecond(wall_ms()).unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ")
     )
     .map_err(io)?;
     name.sync_data().map_err(io)?;
@@ -133,6 +135,11 @@ pub fn holder(state: &StateDir) -> Option<String> {
         }
         Ok(()) | Err(_) => None,
     }
+}
+
+/// Whether this user may look at the lock at all: members of the group `onceward` may not, and know nothing of the agent.
+pub fn may_look(state: &StateDir) -> bool {
+    !matches!(File::open(state.lock()), Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 /// The id of this start: the lasting agent id and fresh random bits. Two starts never share one.

@@ -232,7 +232,8 @@ impl Relay {
         .map_err(|source| db::DbError::sqlite(&parts.path, source))?;
         if moved > 0 {
             log::warn!(
-                "{moved} messages that an earlier start had claimed are waiting again (CLAIM_EXPIRED)"
+                "{moved} messages that an earlier start had claimed are looked up in the inbox: what was called for is closed, \
+                 the others go out (CLAIM_EXPIRED)"
             );
         }
         let (mut relay, sender) = Self::unopened(parts);

@@ -1,5 +1,6 @@
 //! `check`: one verdict a line on settings, databases, a real commit, disk, clock, and each destination's login or
-//! connection. Exit 0 if all is well, 1 if something is not, 78 if the settings are wrong.
+//! connection. Exit 0 if all is well, 1 if something is not (with `--strict`: also for a warning), 78 if the settings are
+//! wrong.
 
 use rusqlite::Connection;
 
@@ -26,33 +27,49 @@ pub struct Args {
     /// Check the settings file alone
     #[arg(long)]
     settings_only: bool,
+    /// Warnings count too: for monitoring
+    #[arg(long)]
+    strict: bool,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
 }
 
-struct Verdicts {
+/// One line.
+#[derive(serde::Serialize)]
+struct Verdict {
+    verdict: &'static str,
+    what: String,
     text: String,
-    bad: usize,
+}
+
+#[derive(Default)]
+struct Verdicts {
+    all: Vec<Verdict>,
 }
 
 impl Verdicts {
+    fn add(&mut self, verdict: &'static str, what: &str, text: String) {
+        self.all.push(Verdict { verdict, what: what.to_owned(), text });
+    }
     fn say(&mut self, what: &str, verdict: Result<String, String>) {
-        let (word, text) = match verdict {
-            Ok(text) => ("ok   ", text),
-            Err(text) => {
-                self.bad += 1;
-                ("ERROR", text)
-            }
-        };
-        self.text.push_str(&format!("{word} {what:<22} {text}\n"));
+        match verdict {
+            Ok(text) => self.add("ok", what, text),
+            Err(text) => self.add("ERROR", what, text),
+        }
     }
     fn warn(&mut self, what: &str, text: &str) {
-        self.text.push_str(&format!("warn  {what:<22} {text}\n"));
+        self.add("warn", what, text.to_owned());
+    }
+    fn count(&self, verdict: &str) -> usize {
+        self.all.iter().filter(|line| line.verdict == verdict).count()
     }
 }
 
 /// Runs the command.
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     let settings = file.load()?;
-    let mut verdicts = Verdicts { text: String::new(), bad: 0 };
+    let mut verdicts = Verdicts::default();
     verdicts.say(
         "settings",
         Ok(format!("{}: {} destinations", file.path.display(), settings.destinations.len())),
@@ -74,23 +91,40 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
             }
         }
     }
-    output::print(&verdicts.text)?;
-    Ok(if verdicts.bad == 0 { exit::OK } else { exit::NO })
+    let fine = verdicts.count("ERROR") == 0 && (!args.strict || verdicts.count("warn") == 0);
+    if args.json {
+        let object = serde_json::json!({ "fine": fine, "verdicts": verdicts.all });
+        output::print(&(output::json(&object)? + "\n"))?;
+    } else {
+        let line = |line: &Verdict| {
+            format!("{:<5} {:<22} {}\n", line.verdict, output::plain(&line.what), output::plain(&line.text))
+        };
+        output::print(&verdicts.all.iter().map(line).collect::<String>())?;
+    }
+    Ok(if fine { exit::OK } else { exit::NO })
 }
 
 fn folder(verdicts: &mut Verdicts, settings: &Settings) {
     let state = StateDir::new(&settings.agent.state_dir);
     match owner::holder(&state) {
-        Some(holder) => verdicts.say("agent", Ok(format!("running: {holder}"))),
+        Some(holder) => {
+            let holder = output::holder(&holder, &settings.agent.timezone);
+            verdicts.say("agent", Ok(format!("running: {holder}")));
+        }
         None => verdicts.warn("agent", "not running; messages are kept and wait"),
     }
     let open = |path: std::path::PathBuf, part, durability| {
-        db::open_writer(&path, part, durability).map_err(|error| error.to_string()).and_then(|connection| {
-            let journal: String = connection
-                .query_row("PRAGMA journal_mode", [], |row| row.get(0))
-                .map_err(|error| error.to_string())?;
-            Ok((connection, format!("{} journal {journal}, SQLite {}", path.display(), rusqlite::version())))
-        })
+        db::open_writer(&path, part, durability).map_err(|error| Failure::from(error).text).and_then(
+            |connection| {
+                let journal: String = connection
+                    .query_row("PRAGMA journal_mode", [], |row| row.get(0))
+                    .map_err(|error| error.to_string())?;
+                Ok((
+                    connection,
+                    format!("{} journal {journal}, SQLite {}", path.display(), rusqlite::version()),
+                ))
+            },
+        )
     };
     let outbox = open(state.outbox(), Part::Outbox, Durability::Full);
     verdicts.say("outbox", outbox.as_ref().map(|(_, text)| text.clone()).map_err(Clone::clone));
@@ -98,11 +132,13 @@ fn folder(verdicts: &mut Verdicts, settings: &Settings) {
         // A real change, rolled back after the log was written would prove less: so a mark is really committed.
         verdicts.say("outbox commit", commit(connection));
         backlog(verdicts, connection, settings);
+        waiting_for_people(verdicts, connection);
     }
     let inbox = open(state.inbox(), Part::Inbox, Durability::Full);
     verdicts.say("inbox", inbox.as_ref().map(|(_, text)| text.clone()).map_err(Clone::clone));
     if let Ok((connection, _)) = &inbox {
         sources(verdicts, connection, owner::holder(&state).is_some());
+        unknown(verdicts, connection);
     }
     if let Some(fault) = db::access::shared_folder_fault(&state.outbox_dir()) {
         verdicts.say("outbox folder", Err(fault));
@@ -211,5 +247,39 @@ fn backlog(verdicts: &mut Verdicts, connection: &Connection, settings: &Settings
         }
         Ok(_) => verdicts.say("backlog", Ok("nothing waits too long".into())),
         Err(error) => verdicts.say("backlog", Err(error.to_string())),
+    }
+}
+
+/// What only a person can move on.
+fn waiting_for_people(verdicts: &mut Verdicts, outbox: &Connection) {
+    let count = |sql: &str| outbox.query_row(sql, [], |row| row.get::<_, i64>(0));
+    for (what, sql, how) in [
+        (
+            "parked",
+            "SELECT count(*) FROM outbox WHERE status = 'PARKED' AND closed_at_ms IS NULL",
+            "onceward queue --state PARKED",
+        ),
+        (
+            "quarantine",
+            "SELECT count(*) FROM quarantine",
+            "same key, other content, not sent: onceward sql 'SELECT * FROM quarantined'",
+        ),
+    ] {
+        match count(sql) {
+            Ok(0) => verdicts.say(what, Ok("none".into())),
+            Ok(found) => verdicts.warn(what, &format!("{found} ({how})")),
+            Err(error) => verdicts.say(what, Err(error.to_string())),
+        }
+    }
+}
+
+/// Calls whose outcome nobody knows.
+fn unknown(verdicts: &mut Verdicts, inbox: &Connection) {
+    match inbox.query_row("SELECT count(*) FROM inbox WHERE status = 'ERROR'", [], |row| row.get::<_, i64>(0))
+    {
+        Ok(0) => verdicts.say("unknown", Ok("none".into())),
+        Ok(found) => verdicts
+            .warn("unknown", &format!("{found} may or may not have arrived (onceward queue --state ERROR)")),
+        Err(error) => verdicts.say("unknown", Err(error.to_string())),
     }
 }

@@ -3,7 +3,7 @@
 //! Starts the sandbox vendor in this process and the agent as a child process, puts in the sample messages, shows
 //! progress, and ends with each message's fate beside the vendor's own count. Exit 0 only if they agree.
 
-use std::io::{BufReader, IsTerminal};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -35,6 +35,11 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
     let io = |what: &str, error: std::io::Error| Failure::new(exit::IO, format!("{what}: {error}"));
+    // Read before anything is made or started.
+    let samples = match &args.messages {
+        Some(path) => enqueue::read_whole(path)?,
+        None => SAMPLES.as_bytes().to_vec(),
+    };
     let dir = args
         .dir
         .unwrap_or_else(|| std::env::temp_dir().join(format!("onceward-demo-{}", std::process::id())));
@@ -55,28 +60,28 @@ pub fn run(args: Args) -> Outcome {
     let config = write_settings(&dir, &sandbox)?;
     let settings = Settings::load_without_secrets(&config)
         .map_err(|error| Failure::new(error.exit_code(), error.to_string()))?;
-    let _made = init::make_databases(&settings.agent.state_dir)?;
+    let _made = init::make_databases(&settings.agent.state_dir, None)?;
     println!("folder   {}\nvendor   http://{} (in this process)", dir.display(), sandbox.addr());
 
-    let mut agent = start_agent(&dir, &config).map_err(|error| io("the agent", error))?;
-    println!("agent    pid {} (log: {})", agent.id(), dir.join("agent.log").display());
+    let mut agent = DemoAgent(start_agent(&dir, &config).map_err(|error| io("the agent", error))?);
+    println!("agent    pid {} (log: {})", agent.0.id(), dir.join("agent.log").display());
+    agent.wait_ready(&dir.join("agent.log"))?;
     let mut connection = enqueue::open(&settings)?;
-    let samples: Box<dyn std::io::BufRead> = match &args.messages {
-        Some(path) => Box::new(BufReader::new(
-            std::fs::File::open(path).map_err(|error| io(&path.display().to_string(), error))?,
-        )),
-        None => Box::new(BufReader::new(SAMPLES.as_bytes())),
-    };
+    if args.messages.is_none() {
+        println!(
+            "(two of the samples repeat a key with other content on purpose: they are named and not sent)"
+        );
+    }
     // As producers' SQL would put them: what is unfit is seen to be parked.
     let door = enqueue::Door::lengths_only(&settings);
-    let counts = enqueue::from_lines(&mut connection, &door, samples, None, &mut |_| {})?;
+    let counts = enqueue::from_lines(&mut connection, &door, samples.as_slice(), None, &mut |_| {})?;
     println!(
         "enqueued {} new, {} known already, {} in quarantine, {} bad\n",
         counts.new, counts.same, counts.conflict, counts.bad
     );
 
-    let finished = wait(&mut agent, &connection, counts.new);
-    let stopped = stop_agent(&mut agent);
+    let finished = wait(&mut agent.0, &connection, counts.new);
+    let stopped = stop_agent(&mut agent.0);
     finished?;
     stopped?;
     let agreed = report(&settings, &sandbox)?;
@@ -111,12 +116,42 @@ fn write_settings(dir: &Path, sandbox: &Sandbox) -> Result<PathBuf, Failure> {
     Ok(config)
 }
 
+/// The agent as our child: it ends on every way out of the demo.
+struct DemoAgent(Child);
+
+impl DemoAgent {
+    /// Until it has said that it is ready, or has ended.
+    fn wait_ready(&mut self, log: &Path) -> Result<(), Failure> {
+        let begun = Instant::now();
+        loop {
+            if std::fs::read_to_string(log).is_ok_and(|text| text.contains(" ready: ")) {
+                return Ok(());
+            }
+            let ended = self.0.try_wait().ok().flatten();
+            if ended.is_some() || begun.elapsed() > PATIENCE {
+                let text = format!("the agent did not get ready; see {}", log.display());
+                return Err(Failure::new(exit::SOFTWARE, text));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for DemoAgent {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
 fn start_agent(dir: &Path, config: &Path) -> std::io::Result<Child> {
     let log = std::fs::File::create(dir.join("agent.log"))?;
     Command::new(std::env::current_exe()?)
         .arg("--config")
         .arg(config)
-        .arg("run")
+        .args(["run", "--end-with-parent"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)
@@ -214,7 +249,8 @@ fn report(settings: &Settings, sandbox: &Sandbox) -> Result<bool, Failure> {
     print!("{}", output::table(&table));
     let totals = sandbox.ledger().totals();
     println!(
-        "\nthe vendor's own count: {} requests, {} refused at the door, {} references",
+        "\nthe vendor's own count: {} requests, of which it refused {} at the door (some came again later); they name {} \
+         different messages",
         totals.arrived, totals.refused, totals.references
     );
     let agreed = problems.is_empty() && totals.arrived == requests;

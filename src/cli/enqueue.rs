@@ -3,14 +3,14 @@
 //! Each chunk of lines is one synced transaction. A bad line is named with its field and does not keep the others
 //! from being stored; the same event again is harmless; the same key with other content is said aloud.
 
-use std::io::{BufRead, BufReader, IsTerminal, Write};
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use rusqlite::Connection;
 
 use super::settings_file::SettingsFile;
-use super::{Failure, Outcome};
+use super::{Failure, Outcome, filter, moment};
 use crate::clock::trust::HORIZON_MS;
 use crate::clock::wall_ms;
 use crate::config::Settings;
@@ -45,10 +45,10 @@ pub struct Args {
     #[arg(long, value_name = "JSON")]
     payload: Option<String>,
     /// TRANSACTIONAL or ADVERTISING
-    #[arg(long, default_value = "TRANSACTIONAL")]
-    class: String,
+    #[arg(long, default_value = "TRANSACTIONAL", value_parser = class)]
+    class: Class,
     /// Destination; without it by route
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", hide_default_value = true)]
     dest: String,
     /// Order lane
     #[arg(long, value_name = "KEY")]
@@ -56,6 +56,15 @@ pub struct Args {
     /// 0 (first) to 9
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=9))]
     priority: u8,
+    /// Due then, in the zone of the settings: 18:00 (the next one), '2026-12-01 18:00', 2026-12-01T18:00:00+09:00
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["delay", "not_before_ms"])]
+    at: Option<String>,
+    /// Due after this span, e.g. 10m, 2h, 3d
+    #[arg(long = "in", value_name = "SPAN", conflicts_with = "not_before_ms")]
+    delay: Option<String>,
+    /// Deadline this span after the due time, e.g. 2h
+    #[arg(long, value_name = "SPAN", conflicts_with = "expires_at_ms")]
+    expires_in: Option<String>,
     /// Due time, UTC milliseconds
     #[arg(long, value_name = "MS")]
     not_before_ms: Option<i64>,
@@ -132,18 +141,48 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     let counts = if path.as_os_str() == "-" {
         from_lines(&mut connection, &door, std::io::stdin().lock(), None, &mut say)?
     } else {
-        let opened = std::fs::File::open(path).map_err(|error| {
-            let code = if error.kind() == std::io::ErrorKind::NotFound { exit::NO_INPUT } else { exit::IO };
-            Failure::new(code, format!("{}: {error}", path.display()))
-        })?;
+        let opened = open_lines(path)?;
         let length = opened.metadata().map(|metadata| metadata.len()).ok();
         from_lines(&mut connection, &door, BufReader::new(opened), length, &mut say)?
     };
-    eprintln!(
-        "{} new, {} known already, {} in quarantine (same key, other content), {} bad",
-        counts.new, counts.same, counts.conflict, counts.bad
-    );
+    if !quiet || counts.bad + counts.conflict > 0 {
+        eprintln!(
+            "{} new, {} known already, {} in quarantine (same key, other content), {} bad",
+            counts.new, counts.same, counts.conflict, counts.bad
+        );
+    }
     Ok(if counts.bad + counts.conflict > 0 { exit::DATA } else { exit::OK })
+}
+
+/// Opens a file of JSON lines; 66 where there is none.
+fn open_lines(path: &Path) -> Result<std::fs::File, Failure> {
+    let failed = |error: std::io::Error| {
+        let code = match error.kind() {
+            std::io::ErrorKind::NotFound => exit::NO_INPUT,
+            std::io::ErrorKind::PermissionDenied => exit::NOT_PERMITTED,
+            _ => exit::IO,
+        };
+        Failure::new(code, format!("{}: {error}", path.display()))
+    };
+    let opened = std::fs::File::open(path).map_err(failed)?;
+    if opened.metadata().is_ok_and(|metadata| metadata.is_dir()) {
+        let text = format!("{}: is a folder; a file of JSON lines was expected", path.display());
+        return Err(Failure::new(exit::NO_INPUT, text));
+    }
+    Ok(opened)
+}
+
+/// The whole file, for those who must know early whether it is there.
+pub fn read_whole(path: &Path) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    open_lines(path)?
+        .read_to_end(&mut bytes)
+        .map_err(|error| Failure::new(exit::IO, format!("{}: {error}", path.display())))?;
+    Ok(bytes)
+}
+
+fn class(text: &str) -> Result<Class, String> {
+    Class::parse(text).ok_or_else(|| "TRANSACTIONAL or ADVERTISING was expected".to_owned())
 }
 
 /// Opens the outbox as a producer does: every commit synced, no checkpoint of its own.
@@ -187,6 +226,9 @@ pub fn from_lines(
             }
             number += 1;
             bar.inc(read as u64);
+            if number == 1 && text.starts_with(b"\xef\xbb\xbf") {
+                text.drain(..3); // the byte order mark of other systems' editors
+            }
             if text.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
@@ -274,7 +316,7 @@ fn data_problem(text: &str) -> String {
     let text = text.split(" at line ").next().unwrap_or(text);
     if text.starts_with("invalid") {
         match text.rsplit_once("expected ") {
-            Some((_, expected)) => format!("a field has the wrong type, expected {expected}"),
+            Some((_, expected)) => format!("a field has the wrong type, {} was expected", in_words(expected)),
             None => "a field has the wrong type".into(),
         }
     } else {
@@ -306,6 +348,7 @@ impl<'a> Door<'a> {
         let mut message = fit(message, self.settings)?;
         let Some(fitness) = &self.fitness else { return Ok((message, Vec::new())) };
         times(&message, wall_ms())?;
+        moment::plausible(message.not_before_ms, message.expires_at_ms)?;
         let fit = fitness.check(&as_sent(&message)).map_err(|unfit| {
             let field = ["recipient: ", "payload"].iter().any(|field| unfit.reason.starts_with(field));
             if field { unfit.reason } else { format!("payload: {}", unfit.reason) }
@@ -353,6 +396,17 @@ fn as_sent(message: &NewMessage) -> Message {
     }
 }
 
+/// What serde calls a type, for people who write JSON.
+fn in_words(expected: &str) -> &str {
+    match expected {
+        "a string" => "a text",
+        "u8" => "a number from 0 to 9",
+        "i64" => "a whole number",
+        other if other.starts_with("struct ") => "an object with the columns of the outbox",
+        other => other,
+    }
+}
+
 /// Length and range checks with the field's name, and the destination by route.
 fn fit(mut message: NewMessage, settings: &Settings) -> Result<NewMessage, String> {
     message.check().map_err(|bad| bad.to_string())?;
@@ -368,18 +422,29 @@ fn from_flags(args: Args, door: &Door<'_>) -> Result<NewMessage, Failure> {
     let need = |value: Option<String>, flag: &str| {
         value.ok_or_else(|| Failure::new(exit::USAGE, format!("{flag} is missing: give FILE or `-` with JSON lines, or --key, --kind, --to and --payload")))
     };
+    let (now_ms, zone) = (wall_ms(), &door.settings.agent.timezone);
+    let not_before_ms = match (&args.at, &args.delay) {
+        (Some(time), _) => Some(moment::at_ms(time, now_ms, zone)?),
+        (_, Some(span)) => Some(now_ms.saturating_add(filter::span_ms("--in", span)?)),
+        _ => args.not_before_ms,
+    };
+    let expires_at_ms = match &args.expires_in {
+        Some(span) => {
+            Some(not_before_ms.unwrap_or(now_ms).saturating_add(filter::span_ms("--expires-in", span)?))
+        }
+        None => args.expires_at_ms,
+    };
     let message = NewMessage {
         dedup_key: need(args.key, "--key")?,
         kind: need(args.kind, "--kind")?,
-        class: Class::parse(&args.class)
-            .ok_or_else(|| Failure::new(exit::DATA, "--class: TRANSACTIONAL or ADVERTISING was expected"))?,
+        class: args.class,
         destination: args.dest,
         recipient: need(args.to, "--to")?,
         payload: need(args.payload, "--payload")?,
         ordering_key: args.ordering_key,
         priority: args.priority,
-        not_before_ms: args.not_before_ms,
-        expires_at_ms: args.expires_at_ms,
+        not_before_ms,
+        expires_at_ms,
         traceparent: args.traceparent,
     };
     if serde_json::from_str::<serde::de::IgnoredAny>(&message.payload).is_err() {

@@ -1,10 +1,12 @@
-//! `init`: a commented settings file and both databases; never overwrites.
+//! `init`: a commented settings file and both databases; never overwrites. With `--config FILE` the databases of those
+//! settings. What root makes in the system's places belongs to the user `onceward`, where there is one.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
+use super::settings_file::SettingsFile;
 use super::{Failure, Outcome, output};
 use crate::config::{SAMPLE_PASSWORD_FILE, Settings, sample};
 use crate::db::{self, Part};
@@ -14,13 +16,19 @@ use crate::owner::StateDir;
 /// Arguments of `init`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Everything below this folder; without it /etc/onceward and /var/lib/onceward
+    /// Everything below this folder; without it /etc/onceward and /var/lib/onceward, or, with --config FILE (or
+    /// ONCEWARD_CONFIG), the databases of those settings
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-/// Runs the command.
-pub fn run(args: Args) -> Outcome {
+/// Runs the command. `named` is the settings file that `--config` or the environment names.
+pub fn run(named: Option<&SettingsFile>, args: Args) -> Outcome {
+    if let (None, Some(file)) = (&args.dir, named) {
+        let settings = file.load_without_secrets()?;
+        let made = make_databases(&settings.agent.state_dir, agent_user())?;
+        return output::print(&said_of(&made));
+    }
     let (config_dir, state, socket) = match &args.dir {
         Some(dir) => {
             make_dir(dir, 0o755)?;
@@ -47,9 +55,12 @@ pub fn run(args: Args) -> Outcome {
             format!("{error}\n(the settings file was kept; nothing else was made)"),
         )
     })?;
-    let made = make_databases(&settings.agent.state_dir)?;
-    for (path, new) in made {
-        said.push_str(&format!("{} {}\n", if new { "made " } else { "kept " }, path.display()));
+    let user = if args.dir.is_none() { agent_user() } else { None };
+    let made = make_databases(&settings.agent.state_dir, user)?;
+    said.push_str(&said_of(&made));
+    if let Some((uid, gid)) = user {
+        let password = config_dir.join(SAMPLE_PASSWORD_FILE);
+        chown(&password, Some(uid), Some(gid)).map_err(|error| cannot(&password, &error))?;
     }
     said.push_str(&format!(
         "\nNext: put the account into {config} and its password into {password},\n  onceward --config {config} check\n  onceward --config {config} run\nTo try it without a vendor: onceward sandbox &  (the settings as written fit it)\n",
@@ -59,12 +70,41 @@ pub fn run(args: Args) -> Outcome {
     output::print(&said)
 }
 
-/// Both databases below `state_dir`; existing ones are kept and brought to the newest schema.
-pub fn make_databases(state_dir: &Path) -> Result<Vec<(PathBuf, bool)>, Failure> {
+fn said_of(made: &[(PathBuf, bool)]) -> String {
+    made.iter()
+        .map(|(path, new)| format!("{} {}\n", if *new { "made " } else { "kept " }, path.display()))
+        .collect()
+}
+
+/// User and group `onceward`, if we are root and they are there.
+fn agent_user() -> Option<(u32, u32)> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let users = fs::read_to_string("/etc/passwd").ok()?;
+    let line = users.lines().find(|line| line.starts_with("onceward:"))?;
+    let mut numbers = line.split(':').skip(2);
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Both databases below `state_dir`; existing ones are kept and brought to the newest schema. What is new belongs to
+/// `user` (user and group id), if one is given.
+pub fn make_databases(state_dir: &Path, user: Option<(u32, u32)>) -> Result<Vec<(PathBuf, bool)>, Failure> {
     let state = StateDir::new(state_dir);
-    make_dir(state_dir, 0o755)?;
-    make_dir(&state.outbox_dir(), 0o2770)?;
-    make_dir(&state.inbox_dir(), 0o700)?;
+    let dirs = [(state.root.clone(), 0o755), (state.outbox_dir(), 0o2770), (state.inbox_dir(), 0o700)];
+    let give = |path: &Path| match user {
+        Some((uid, gid)) => chown(path, Some(uid), Some(gid)).map_err(|error| cannot(path, &error)),
+        None if path.is_dir() => Ok(()),
+        None => give_to_the_folders_owner(path),
+    };
+    for (dir, mode) in dirs {
+        if make_dir(&dir, mode)? {
+            give(&dir)?;
+            // chown takes the set-group-id bit away.
+            fs::set_permissions(&dir, fs::Permissions::from_mode(mode))
+                .map_err(|error| cannot(&dir, &error))?;
+        }
+    }
     let (outbox, inbox) = (state.outbox(), state.inbox());
     // An empty file is what a failed copy or a full disk leaves: as good as missing.
     let there = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.len() > 0);
@@ -89,15 +129,15 @@ pub fn make_databases(state_dir: &Path) -> Result<Vec<(PathBuf, bool)>, Failure>
     for (path, part, mode) in [(outbox, Part::Outbox, 0o660), (inbox, Part::Inbox, 0o600)] {
         let new = !there(&path);
         drop(db::create(&path, part)?);
-        give_to_the_folders_owner(&path)?;
         if new {
             // SQLite gives -wal and -shm the mode of the file itself.
             fs::set_permissions(&path, fs::Permissions::from_mode(mode))
                 .map_err(|error| cannot(&path, &error))?;
+            give(&path)?;
         }
         made.push((path, new));
     }
-    give_to_the_folders_owner(&state.lock())?;
+    give(&state.lock())?;
     Ok(made)
 }
 
@@ -114,9 +154,10 @@ fn give_to_the_folders_owner(path: &Path) -> Result<(), Failure> {
     chown(path, Some(folder.uid()), Some(folder.gid())).map_err(|error| cannot(path, &error))
 }
 
-fn make_dir(path: &Path, mode: u32) -> Result<(), Failure> {
+/// True if it was made.
+fn make_dir(path: &Path, mode: u32) -> Result<bool, Failure> {
     if path.is_dir() {
-        return Ok(());
+        return Ok(false);
     }
     fs::DirBuilder::new()
         .recursive(true)
@@ -124,7 +165,8 @@ fn make_dir(path: &Path, mode: u32) -> Result<(), Failure> {
         .create(path)
         .map_err(|error| cannot(path, &error))?;
     // The set-group-id bit is not for mkdir to give.
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|error| cannot(path, &error))
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|error| cannot(path, &error))?;
+    Ok(true)
 }
 
 fn write_new(path: &Path, mode: u32, text: &str) -> Result<bool, Failure> {

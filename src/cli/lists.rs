@@ -1,35 +1,40 @@
-//! `queue`: lists messages, oldest first; `--json` prints one object a line.
+//! `queue`: lists messages; `--json` prints one object a line. What it leaves out it says on stderr.
+//!
+//! Reads in pages and prints between them: no read transaction is open while a pager waits.
 
-use rusqlite::named_params;
+use rusqlite::{Connection, Row};
 
+use super::filter::{self, Conditions, Filter, States, Word};
 use super::settings_file::SettingsFile;
 use super::{Failure, Outcome, output, views};
 use crate::clock::wall_ms;
 use crate::exit;
 use crate::lifecycle::OutboxState;
 
+/// Rows read at once.
+const PAGE: usize = 1000;
+/// Rows left out are counted up to this: a count over all history would take as long as history.
+const COUNT_MAX: i64 = 100_000;
+/// Finished rows are looked for among this many newest rows.
+const HIDDEN_AMONG: i64 = 100_000;
+
 /// Arguments of `queue`.
 #[derive(clap::Args)]
+#[command(
+    after_help = "States: PENDING, PUBLISHING, HELD, PARKED wait; SENT, DELIVERED, FAILED, UNDELIVERED, ERROR, SENDING are the vendor's \
+                  side; EXPIRED, SKIPPED, CANCELLED were never sent; PUBLISHED is whatever the outbox has handed over. UNFINISHED is the \
+                  default, ALL with --key or --to. Waiting messages are listed oldest first, finished ones newest first."
+)]
 pub struct Args {
-    /// Only this state (default: all unfinished ones)
-    #[arg(long)]
-    state: Option<String>,
-    /// Only this destination
-    #[arg(long)]
-    dest: Option<String>,
-    /// Only this kind
-    #[arg(long)]
-    kind: Option<String>,
-    /// Only those created longer ago than this, e.g. 10m, 2h, 3d
-    #[arg(long, value_name = "AGE")]
-    older: Option<String>,
-    /// Only this dedup key
+    #[command(flatten)]
+    filter: Filter,
+    /// Only this dedup key; * stands for anything
     #[arg(long)]
     key: Option<String>,
-    /// Only this recipient
-    #[arg(long)]
-    to: Option<String>,
-    /// At most this many
+    /// What did not go as meant: PARKED, EXPIRED, SKIPPED, ERROR, FAILED, UNDELIVERED
+    #[arg(long, conflicts_with = "state")]
+    trouble: bool,
+    /// At most this many; 0 = all
     #[arg(long, default_value_t = 200)]
     limit: u32,
     /// One JSON object a line
@@ -39,91 +44,267 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
-    let settings = file.load_without_secrets()?;
-    if let Some(state) = &args.state
-        && OutboxState::parse(&state.to_ascii_uppercase()).is_none()
-    {
-        let all: Vec<&str> = OutboxState::ALL.iter().map(|state| state.as_str()).collect();
-        return Err(Failure::new(exit::USAGE, format!("--state: one of {} was expected", all.join(", "))));
-    }
-    let older_ms = args.older.as_deref().map(older).transpose()?.map(|span| wall_ms().saturating_sub(span));
-    let views = super::source::views(file, &settings)?;
-    let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());
-    let mut statement = views
-        .outbox
-        .prepare(&format!(
-            "SELECT {} FROM outbox
-              WHERE (:state IS NULL AND closed_at_ms IS NULL OR status = :state) AND (:dest IS NULL OR destination = :dest)
-                AND (:kind IS NULL OR kind = :kind) AND (:older IS NULL OR created_at_ms < :older)
-                AND (:key IS NULL OR dedup_key = :key) AND (:to IS NULL OR recipient = :to)
-              ORDER BY id LIMIT :limit",
-            views::COLUMNS
-        ))
-        .map_err(io)?;
-    let rows = statement
-        .query_map(
-            named_params! { ":state": args.state.map(|state| state.to_ascii_uppercase()), ":dest": args.dest, ":kind": args.kind, ":older": older_ms,
-                ":key": args.key, ":to": args.to, ":limit": args.limit },
-            views::line,
-        )
-        .map_err(io)?;
-    let now_ms = wall_ms();
-    let mut out = String::new();
-    let mut table = vec![
-        ["ID", "STATE", "FATE", "DESTINATION", "KIND", "TO", "ATT", "AGE", "WHY"].map(str::to_owned).to_vec(),
-    ];
-    for row in rows {
-        // A row that cannot be read is named and hides nothing else.
-        let mut line = match row {
-            Ok(line) => line,
-            Err(error) => {
-                eprintln!("a row cannot be read: {error}");
-                continue;
+    let settings = file.load_for_looking()?;
+    let states = if args.trouble {
+        States::These(filter::TROUBLE.to_vec())
+    } else if args.filter.state.is_empty() && (args.key.is_some() || args.filter.to.is_some()) {
+        States::All
+    } else {
+        filter::states(&args.filter.state)?
+    };
+    let views = views::open_joined(file, &settings)?;
+    let lists = lists(&args, &states, views.inbox).map_err(|failure| match failure.code {
+        exit::NOT_PERMITTED => {
+            Failure::new(failure.code, format!("{}: {}", failure.text, super::permission::inbox(&settings)))
+        }
+        _ => failure,
+    })?;
+    let zone = &settings.agent.timezone;
+    let mut left = if args.limit == 0 { usize::MAX } else { args.limit as usize };
+    let (mut shown, mut head, mut more) = (0usize, true, 0i64);
+    for list in &lists {
+        let mut after = None;
+        while left > 0 {
+            let page = page(&views.connection, list, after, PAGE.min(left))?;
+            let full = page.len() == PAGE.min(left);
+            after = page.last().map(|(key, _)| *key);
+            shown += page.len();
+            left -= page.len();
+            let lines: Vec<views::Line> = page.into_iter().filter_map(|(_, line)| line).collect();
+            print(lines, args.json, head, views.inbox, zone)?;
+            head = false;
+            if !full {
+                break;
             }
-        };
-        line.recipient = output::masked(&line.recipient);
-        if let Some(inbox) = &views.inbox {
-            line.fate =
-                views::fate(inbox, &line.destination, &line.message_id).map_err(io)?.map(|fate| fate.status);
         }
-        if args.json {
-            out.push_str(
-                &serde_json::to_string(&line)
-                    .map_err(|error| Failure::new(exit::SOFTWARE, error.to_string()))?,
-            );
-            out.push('\n');
-        } else {
-            let why = if line.blocked == 1 {
-                "behind an earlier row of its ordering key".to_owned()
-            } else {
-                line.reason.unwrap_or_default()
-            };
-            table.push(vec![
-                line.message_id,
-                line.status,
-                line.fate.unwrap_or_else(|| "-".into()),
-                line.destination,
-                line.kind,
-                line.recipient,
-                line.attempts.to_string(),
-                output::age(now_ms.saturating_sub(line.created_at_ms)),
-                why,
-            ]);
+        if left == 0 {
+            more += rest(&views.connection, list, after, COUNT_MAX)?;
         }
     }
-    output::print(&if args.json { out } else { output::table(&table) })
+    if more > 0 {
+        let or_more = if more >= COUNT_MAX { " or more" } else { "" };
+        eprintln!("{shown} of {}{or_more} shown (--limit 0 for all)", shown as i64 + more);
+    }
+    if states == States::Unfinished {
+        let hidden = hidden(&views.connection, &args)?;
+        if hidden > 0 {
+            eprintln!("{hidden} finished not shown (--state ALL, or --trouble)");
+        }
+    }
+    if !views.inbox {
+        eprintln!("the vendor's side is not shown: {}", super::permission::inbox(&settings));
+    }
+    Ok(exit::OK)
 }
 
-fn older(text: &str) -> Result<i64, Failure> {
-    let bad = || Failure::new(exit::USAGE, "--older: an age such as 30s, 10m, 2h or 3d was expected");
-    let unit = text.chars().last().ok_or_else(bad)?;
-    let seconds = match unit {
-        's' => 1,
-        'm' => 60,
-        'h' => 3600,
-        'd' => 86_400,
-        _ => return Err(bad()),
+/// One statement's worth: rows of the outbox, or rows of the inbox with their outbox row.
+struct List {
+    from: &'static str,
+    key: &'static str,
+    conditions: Conditions,
+    newest_first: bool,
+}
+
+const OUTBOX_ALONE: &str = "outbox AS o";
+const OUTBOX_FIRST: &str =
+    "outbox AS o LEFT JOIN vendor.inbox AS i ON i.consumer = o.destination AND i.message_id = o.message_id";
+/// CROSS JOIN is SQLite's way to say: the inbox drives.
+const INBOX_FIRST: &str =
+    "vendor.inbox AS i CROSS JOIN outbox AS o ON o.message_id = i.message_id AND o.destination = i.consumer";
+
+/// The outbox's words and the inbox's words need different ways through the files: at most two lists, without doubles.
+fn lists(args: &Args, states: &States, inbox: bool) -> Result<Vec<List>, Failure> {
+    let conditions = || -> Result<Conditions, Failure> {
+        let mut conditions = Conditions::default();
+        args.filter.conditions(&mut conditions)?;
+        match &args.key {
+            Some(key) if key.contains('*') => {
+                conditions.and_with("o.dedup_key GLOB :key", ":key", filter::glob(key));
+            }
+            Some(key) => conditions.and_with("o.dedup_key = :key", ":key", key.clone()),
+            None => {}
+        }
+        Ok(conditions)
     };
-    let count: i64 = text[..text.len() - 1].parse().map_err(|_| bad())?;
-    Ok(count.saturating_mul(seconds).saturating_mul(1000))
+    let from = if inbox { OUTBOX_FIRST } else { OUTBOX_ALONE };
+    let of_outbox = |condition: Option<&str>, newest_first| -> Result<List, Failure> {
+        let mut conditions = conditions()?;
+        if let Some(condition) = condition {
+            conditions.and(condition);
+        }
+        Ok(List { from, key: "o.id", conditions, newest_first })
+    };
+    let words = match states {
+        States::Unfinished => return Ok(vec![of_outbox(Some("o.closed_at_ms IS NULL"), false)?]),
+        States::All => return Ok(vec![of_outbox(None, true)?]),
+        States::These(words) => words,
+    };
+    let statuses: Vec<OutboxState> = words
+        .iter()
+        .filter_map(|word| if let Word::Outbox(state) = word { Some(*state) } else { None })
+        .collect();
+    let status_is = filter::any_of("o.status", statuses.iter().map(|state| state.as_str()));
+    let mut lists = Vec::new();
+    if !statuses.is_empty() {
+        lists.push(of_outbox(Some(&status_is), statuses.iter().any(|state| state.is_final()))?);
+    }
+    let fate = words
+        .iter()
+        .filter_map(|word| if let Word::Fate(state) = word { Some(state.as_str()) } else { None });
+    let delivery =
+        words.iter().filter_map(|word| if let Word::Delivery(word) = word { Some(*word) } else { None });
+    let terms = [filter::any_of("i.status", fate), filter::any_of("i.delivery", delivery)];
+    let terms: Vec<&str> = terms.iter().map(String::as_str).filter(|term| *term != "0").collect();
+    if !terms.is_empty() {
+        if !inbox {
+            let text = "the state asked for is the vendor's side, which this user may not read";
+            return Err(Failure::new(exit::NOT_PERMITTED, text));
+        }
+        let mut conditions = conditions()?;
+        match terms.as_slice() {
+            // Alone and bare, so that a partial index of that state is of use.
+            [one] => conditions.and(one),
+            several => conditions.and(&format!("({})", several.join(" OR "))),
+        }
+        if !statuses.is_empty() {
+            conditions.and(&format!("NOT {status_is}"));
+        }
+        lists.push(List { from: INBOX_FIRST, key: "i.id", conditions, newest_first: true });
+    }
+    Ok(lists)
+}
+
+type Read = (i64, Option<views::Line>);
+
+fn page(
+    connection: &Connection,
+    list: &List,
+    after: Option<i64>,
+    limit: usize,
+) -> Result<Vec<Read>, Failure> {
+    let columns: Vec<String> = views::COLUMNS.split(", ").map(|column| format!("o.{column}")).collect();
+    let fate = if list.from == OUTBOX_ALONE { "NULL, NULL" } else { "i.status, i.delivery" };
+    let (than, order) = if list.newest_first { ("<", "DESC") } else { (">", "ASC") };
+    let key = list.key;
+    let mut all = list.conditions.where_clause();
+    if after.is_some() {
+        all.push_str(if all.is_empty() { "WHERE " } else { " AND " });
+        all.push_str(&format!("{key} {than} :after"));
+    }
+    let sql = format!(
+        "SELECT {}, {fate}, {key} FROM {} {all} ORDER BY {key} {order} LIMIT :limit",
+        columns.join(", "),
+        list.from
+    );
+    let mut params = list.conditions.params();
+    let limit = limit as i64;
+    params.push((":limit", &limit));
+    if let Some(after) = &after {
+        params.push((":after", after));
+    }
+    let mut statement = connection.prepare(&sql).map_err(Failure::io)?;
+    let read = |row: &Row<'_>| -> rusqlite::Result<Read> {
+        let key: i64 = row.get(19)?;
+        let line = views::line(row).and_then(|mut line| {
+            line.fate = row.get(17)?;
+            line.delivery = row.get(18)?;
+            Ok(line)
+        });
+        // A row that cannot be read is named and hides nothing else.
+        Ok((
+            key,
+            line.map_err(|error| {
+                eprintln!("row {key} cannot be read: {}", output::plain(&error.to_string()))
+            })
+            .ok(),
+        ))
+    };
+    let rows = statement.query_map(params.as_slice(), read).map_err(Failure::io)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(Failure::io)
+}
+
+/// How many come after that, counted up to `most`.
+fn rest(connection: &Connection, list: &List, after: Option<i64>, most: i64) -> Result<i64, Failure> {
+    let than = if list.newest_first { "<" } else { ">" };
+    let mut all = list.conditions.where_clause();
+    if after.is_some() {
+        all.push_str(if all.is_empty() { "WHERE " } else { " AND " });
+        all.push_str(&format!("{} {than} :after", list.key));
+    }
+    let sql = format!("SELECT count(*) FROM (SELECT 1 FROM {} {all} LIMIT :most)", list.from);
+    let mut params = list.conditions.params();
+    params.push((":most", &most));
+    if let Some(after) = &after {
+        params.push((":after", after));
+    }
+    connection.query_row(&sql, params.as_slice(), |row| row.get(0)).map_err(Failure::io)
+}
+
+/// Finished rows that the filters fit, among the newest rows.
+fn hidden(connection: &Connection, args: &Args) -> Result<i64, Failure> {
+    let mut conditions = Conditions::default();
+    args.filter.conditions(&mut conditions)?;
+    conditions.and_with("o.id > (SELECT max(id) FROM outbox) - :among", ":among", HIDDEN_AMONG);
+    conditions.and("o.closed_at_ms IS NOT NULL");
+    let sql = format!("SELECT count(*) FROM outbox AS o {}", conditions.where_clause());
+    connection.query_row(&sql, conditions.params().as_slice(), |row| row.get(0)).map_err(Failure::io)
+}
+
+fn print(lines: Vec<views::Line>, json: bool, head: bool, inbox: bool, zone: &jiff::tz::TimeZone) -> Outcome {
+    let now_ms = wall_ms();
+    if json {
+        let mut out = String::new();
+        for mut line in lines {
+            line.recipient = output::masked(&line.recipient);
+            out.push_str(&output::json(&line)?);
+            out.push('\n');
+        }
+        return output::print(&out);
+    }
+    let mut table = Vec::new();
+    if head {
+        table.push(
+            ["ID", "STATE", "FATE", "DESTINATION", "KIND", "KEY", "TO", "ATT", "AGE", "WHY"]
+                .map(str::to_owned)
+                .to_vec(),
+        );
+    }
+    for line in lines {
+        let why = why(&line, now_ms, zone);
+        let fate = match (line.delivery, line.fate) {
+            (Some(delivery), Some(_)) => delivery,
+            (_, Some(fate)) => fate,
+            _ if inbox => "-".into(),
+            _ => "?".into(),
+        };
+        table.push(vec![
+            line.message_id,
+            line.state,
+            fate,
+            line.destination,
+            line.kind,
+            output::cut(&line.dedup_key, 40),
+            output::masked(&line.recipient),
+            line.attempts.to_string(),
+            output::age(now_ms.saturating_sub(line.created_at_ms)),
+            why,
+        ]);
+    }
+    output::print(&output::table(&table))
+}
+
+fn why(line: &views::Line, now_ms: i64, zone: &jiff::tz::TimeZone) -> String {
+    let mut parts = Vec::new();
+    match line.blocked {
+        1 if line.closed_at_ms.is_none() => {
+            parts.push("behind an earlier row of its ordering key".to_owned())
+        }
+        2 if line.closed_at_ms.is_none() => parts.push("until the clock is right".to_owned()),
+        _ => {}
+    }
+    if matches!(line.status.as_str(), "PENDING" | "HELD") && line.not_before_ms > now_ms {
+        parts.push(format!("due {}", output::local_time(line.not_before_ms, zone)));
+    }
+    parts.extend(line.reason.clone());
+    parts.join("; ")
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use log::Level;
 
+use super::output;
 use crate::clock::wall_ms;
 
 /// Most text kept while stderr does not take it, bytes.
@@ -23,19 +24,19 @@ const FLUSH_MAX: Duration = Duration::from_secs(2);
 
 /// Straight to stderr, for commands that end soon. `RUST_LOG` sets the level; `default` otherwise.
 pub fn start(default: &str) {
-    init(default, env_logger::Target::Stderr);
+    init(default, env_logger::Target::Stderr, jiff::tz::TimeZone::system());
 }
 
-/// Through a thread, for the agent. Dropping the guard waits (shortly) until all is written.
-pub fn start_threaded(default: &str) -> std::io::Result<Guard> {
+/// Through a thread, for the agent; times in the zone of the settings. Dropping the guard waits (shortly) until all is written.
+pub fn start_threaded(default: &str, zone: jiff::tz::TimeZone) -> std::io::Result<Guard> {
     let pipe = Pipe::default();
     let of_thread = pipe.clone();
     crate::thread::spawn("log", move || of_thread.run(|bytes| drop(std::io::stderr().write_all(bytes))))?;
-    init(default, env_logger::Target::Pipe(Box::new(pipe.clone())));
+    init(default, env_logger::Target::Pipe(Box::new(pipe.clone())), zone);
     Ok(Guard(pipe))
 }
 
-fn init(default: &str, target: env_logger::Target) {
+fn init(default: &str, target: env_logger::Target, zone: jiff::tz::TimeZone) {
     let journal = std::env::var_os("JOURNAL_STREAM").is_some();
     let environment = env_logger::Env::default().default_filter_or(default);
     let _ = env_logger::Builder::from_env(environment)
@@ -51,23 +52,26 @@ fn init(default: &str, target: env_logger::Target) {
                     Level::Info => 6,
                     Level::Debug | Level::Trace => 7,
                 };
-                writeln!(out, "<{number}>{}", record.args())
+                write!(out, "<{number}>")?;
             } else {
-                with_time(wall_ms(), |time| writeln!(out, "{time} {:<5} {}", record.level(), record.args()))
+                with_time(wall_ms(), &zone, |time| write!(out, "{time} {:<5} ", record.level()))?;
             }
+            // Kinds, keys and vendors' words come from outside: a line stays one line.
+            let _ = output::Plain(&mut *out).write_fmt(*record.args());
+            writeln!(out)
         })
         .try_init();
 }
 
 /// The time with date and offset; its text is made once a second, not once a line.
-fn with_time<T>(now_ms: i64, use_it: impl FnOnce(&str) -> T) -> T {
+fn with_time<T>(now_ms: i64, zone_of: &jiff::tz::TimeZone, use_it: impl FnOnce(&str) -> T) -> T {
     thread_local! { static LAST: RefCell<(i64, String, String)> = const { RefCell::new((i64::MIN, String::new(), String::new())) }; }
     LAST.with_borrow_mut(|(second, text, zone)| {
         if *second != now_ms.div_euclid(1000) {
             *second = now_ms.div_euclid(1000);
             let now = jiff::Timestamp::from_millisecond(now_ms)
                 .unwrap_or_default()
-                .to_zoned_datetime(jiff::tz::TimeZone::system());
+                .to_zoned_datetime(zone_of.clone());
             *text = now.strftime("%Y-%m-%d %H:%M:%S").to_string();
             *zone = now.strftime("%:z").to_string();
         }
@@ -201,7 +205,7 @@ mod tests {
     #[test]
     fn the_time_has_date_milliseconds_and_offset() {
         for (ms, tail) in [(0, ":00.000"), (1_000_001, ":40.001"), (1_000_999, ":40.999")] {
-            let text = with_time(ms, str::to_owned);
+            let text = with_time(ms, &jiff::tz::TimeZone::UTC, str::to_owned);
             assert!(text.contains(tail) && text.starts_with("19") && text.len() == 29, "{text}");
         }
     }

@@ -6,18 +6,24 @@ mod check;
 mod clock;
 mod demo;
 mod enqueue;
+mod filter;
 mod init;
 mod lists;
 mod logging;
+mod manual;
+mod moment;
 mod output;
+mod permission;
 mod purge;
 mod run;
 mod sandbox;
 mod settings_file;
 mod settle;
 mod settling;
+mod shape;
 mod show;
 mod source;
+mod sql;
 mod status;
 mod suppress;
 mod verbs;
@@ -26,7 +32,7 @@ mod views;
 
 use std::path::PathBuf;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::exit;
 
@@ -44,11 +50,21 @@ impl Failure {
     pub fn new(code: i32, text: impl Into<String>) -> Self {
         Self { code, text: text.into() }
     }
+
+    /// Reading failed.
+    fn io(error: rusqlite::Error) -> Self {
+        let code = if crate::db::is_busy(&error) { exit::TRY_AGAIN } else { exit::IO };
+        Self::new(code, error.to_string())
+    }
 }
 
 impl From<crate::db::DbError> for Failure {
     fn from(error: crate::db::DbError) -> Self {
-        Self::new(crate::agent::db_exit_code(&error), error.to_string())
+        let hint = match &error {
+            crate::db::DbError::NotPermitted { path, .. } => format!("; {}", permission::hint(path)),
+            _ => String::new(),
+        };
+        Self::new(crate::agent::db_exit_code(&error), format!("{error}{hint}"))
     }
 }
 
@@ -61,7 +77,7 @@ pub type Outcome = Result<i32, Failure>;
     name = "onceward",
     version,
     max_term_width = 110,
-    after_help = "Exit codes: 0 done; 1 the answer is no; 64 usage; 65 bad data; 66 no such file or message; 69 unavailable;\n73 cannot create; 74 I/O; 75 try again later; 77 not permitted; 78 settings wrong."
+    after_help = "Exit codes: 0 done; 1 the answer is no; 64 usage; 65 bad data; 66 no such file or message; 69 unavailable;\n70 a bug of ours; 73 cannot create; 74 I/O; 75 try again later; 77 not permitted; 78 settings wrong."
 )]
 struct Cli {
     /// Settings file [default: $ONCEWARD_CONFIG, then /etc/onceward/onceward.toml]
@@ -79,7 +95,7 @@ enum Command {
     /// Write a commented settings file and both databases; never overwrites
     Init(init::Args),
     /// Run the agent in the foreground
-    Run,
+    Run(run::Args),
     /// The main job in one go on a throw-away folder: sandbox vendor, agent, sample messages, and their fate
     Demo(demo::Args),
     /// A stand-in vendor with faults on demand
@@ -92,11 +108,13 @@ enum Command {
     Queue(lists::Args),
     /// Everything about one message
     Show(show::Args),
+    /// Waiting messages by destination and age
+    Shape(shape::Args),
     /// Keep waiting messages from being sent (PENDING -> HELD)
     Hold(verbs::Args),
-    /// Let parked or held messages go on under the same message id (PARKED, HELD -> PENDING)
+    /// Let messages go on under the same message id: held ones at their due time, parked ones now (HELD, PARKED -> PENDING)
     Release(verbs::Args),
-    /// Give up messages for good (waiting ones are held first)
+    /// Give up messages for good (PENDING, HELD, PARKED -> CANCELLED)
     Cancel(verbs::Args),
     /// Opt-outs: who gets nothing more, or nothing of a kind
     Suppress(suppress::Args),
@@ -114,10 +132,17 @@ enum Command {
     Purge(purge::Args),
     /// Outboxes inside applications' own SQLite files
     Source(source::Args),
+    /// Make waiting messages due now (PENDING); sending hours and rates still hold
+    TryNow(verbs::Args),
+    /// Questions in SQL over both databases; reads only, holds no lock
+    Sql(sql::Args),
     /// Print the schema of both databases
     Schema,
-    /// Print the manual page
-    Man,
+    /// Print a manual page
+    Man {
+        /// Of this command [default: of the program]
+        command: Option<String>,
+    },
     /// Print shell completions
     Completions {
         /// bash, zsh, fish, ...
@@ -125,9 +150,19 @@ enum Command {
     },
 }
 
+/// The table as clap knows it. Where no settings are read, `--config` is taken but not shown.
+fn table() -> clap::Command {
+    let quiet =
+        || clap::Arg::new("config").long("config").hide(true).value_parser(clap::value_parser!(PathBuf));
+    ["demo", "sandbox", "schema", "man", "completions"]
+        .into_iter()
+        .fold(Cli::command(), |table, name| table.mut_subcommand(name, |command| command.arg(quiet())))
+}
+
 /// Parses the command line, runs the command, prints its failure. Returns the exit code.
 pub fn main() -> i32 {
-    let cli = match Cli::try_parse() {
+    let cli = match table().try_get_matches().and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches))
+    {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
@@ -135,15 +170,17 @@ pub fn main() -> i32 {
         }
     };
     let settings = settings_file::SettingsFile::find(cli.config.as_deref()).with_source(cli.source);
+    let named = settings_file::SettingsFile::named(cli.config.as_deref());
     let outcome = match cli.command {
-        Command::Init(args) => init::run(args),
-        Command::Run => run::run(&settings),
+        Command::Init(args) => init::run(named.as_ref(), args),
+        Command::Run(args) => run::run(&settings, &args),
         Command::Demo(args) => demo::run(args),
         Command::Sandbox(args) => sandbox::run(args),
         Command::Enqueue(args) => enqueue::run(&settings, args),
         Command::Status(args) => status::run(&settings, args),
         Command::Queue(args) => lists::run(&settings, args),
         Command::Show(args) => show::run(&settings, args),
+        Command::Shape(args) => shape::run(&settings, args),
         Command::Hold(args) => verbs::run(&settings, verbs::Verb::Hold, args),
         Command::Release(args) => verbs::run(&settings, verbs::Verb::Release, args),
         Command::Cancel(args) => verbs::run(&settings, verbs::Verb::Cancel, args),
@@ -155,29 +192,23 @@ pub fn main() -> i32 {
         Command::Verify(args) => verify::run(&settings, args),
         Command::Purge(args) => purge::run(&settings, args),
         Command::Source(args) => source::run(&settings, args),
+        Command::TryNow(args) => verbs::run(&settings, verbs::Verb::TryNow, args),
+        Command::Sql(args) => sql::run(&settings, args),
         Command::Schema => output::print(include_str!("../../schema.sql")),
-        Command::Man => man(),
+        Command::Man { command } => manual::run(table(), command.as_deref()),
         Command::Completions { shell } => {
             let mut bytes = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "onceward", &mut bytes);
+            clap_complete::generate(shell, &mut table(), "onceward", &mut bytes);
             output::print(&String::from_utf8_lossy(&bytes))
         }
     };
     match outcome {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("onceward: {}", failure.text.trim_end());
+            eprintln!("onceward: {}", output::plain_lines(failure.text.trim_end()));
             failure.code
         }
     }
-}
-
-fn man() -> Outcome {
-    let mut bytes = Vec::new();
-    clap_mangen::Man::new(Cli::command())
-        .render(&mut bytes)
-        .map_err(|error| Failure::new(exit::SOFTWARE, error.to_string()))?;
-    output::print(&String::from_utf8_lossy(&bytes))
 }
 
 #[cfg(test)]
@@ -186,6 +217,6 @@ mod tests {
 
     #[test]
     fn the_table_of_commands_is_consistent() {
-        Cli::command().debug_assert();
+        table().debug_assert();
     }
 }

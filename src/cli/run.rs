@@ -16,14 +16,27 @@ use crate::exit;
 /// Between two looks at the rooms where systemd asks for no watchdog.
 const TICK: Duration = Duration::from_secs(20);
 
+/// Arguments of `run`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Stop when the process that started this one ends (for `demo`)
+    #[arg(long, hide = true)]
+    end_with_parent: bool,
+}
+
 /// Runs the command.
-pub fn run(file: &SettingsFile) -> Outcome {
+pub fn run(file: &SettingsFile, args: &Args) -> Outcome {
+    if args.end_with_parent {
+        let term = Some(rustix::process::Signal::TERM);
+        rustix::process::set_parent_process_death_signal(term)
+            .map_err(|error| Failure::new(exit::SOFTWARE, error.to_string()))?;
+    }
     // Before anything else: a stop that comes while we start is a graceful one too.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Failure::new(exit::SOFTWARE, error.to_string()))?;
     let settings = file.load()?;
-    let _lines =
-        logging::start_threaded("info").map_err(|error| Failure::new(exit::SOFTWARE, error.to_string()))?;
+    let _lines = logging::start_threaded("info", settings.agent.timezone.clone())
+        .map_err(|error| Failure::new(exit::SOFTWARE, error.to_string()))?;
     log::info!(
         "onceward {} starts: settings {}, state {}",
         env!("CARGO_PKG_VERSION"),

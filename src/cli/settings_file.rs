@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use super::Failure;
 use crate::config::{self, Settings};
-use crate::exit;
 
 /// The settings file of this call.
 #[derive(Clone, Debug)]
@@ -26,9 +25,24 @@ impl SettingsFile {
         Self { source, ..self }
     }
 
+    /// The one that is named, by `--config` or `ONCEWARD_CONFIG`; `None` = nobody named one.
+    pub fn named(given: Option<&Path>) -> Option<Self> {
+        let env = std::env::var("ONCEWARD_CONFIG").is_ok_and(|path| !path.is_empty());
+        (given.is_some() || env).then(|| Self::find(given))
+    }
+
     /// With secrets: for `run` and `check`.
     pub fn load(&self) -> Result<Settings, Failure> {
-        Settings::load(&self.path).map_err(|error| self.failure(&error))
+        Settings::load(&self.path).map_err(|error| {
+            let text = error.to_string();
+            // Only the secrets are out of reach: the settings are right, the user is not.
+            if text.contains("Permission denied") && Settings::load_without_secrets(&self.path).is_ok() {
+                let hint =
+                    "run it as the agent's user, who may read the secrets: sudo -u onceward onceward ...";
+                return Failure::new(crate::exit::NOT_PERMITTED, format!("{text}\n{hint}"));
+            }
+            self.failure(&error)
+        })
     }
 
     /// Without secrets: for commands that only look or put.
@@ -36,13 +50,21 @@ impl SettingsFile {
         Settings::load_without_secrets(&self.path).map_err(|error| self.failure(&error))
     }
 
+    /// For the operator's commands, which need the state folder and the zone alone: a mistake elsewhere in the file is
+    /// said on stderr and does not make the operator blind.
+    pub fn load_for_looking(&self) -> Result<Settings, Failure> {
+        let (settings, mistakes) =
+            Settings::load_despite_mistakes(&self.path).map_err(|error| self.failure(&error))?;
+        if let Some(error) = mistakes {
+            eprintln!(
+                "{}\n(going on: only the state folder and the zone are needed)",
+                super::output::plain_lines(&error.to_string())
+            );
+        }
+        Ok(settings)
+    }
+
     fn failure(&self, error: &crate::config::SettingsError) -> Failure {
-        let code = error.exit_code();
-        let hint = if code == exit::NO_INPUT {
-            "\nMake one with `onceward init --dir DIR` and name it by --config or ONCEWARD_CONFIG."
-        } else {
-            ""
-        };
-        Failure::new(code, format!("{error}{hint}"))
+        Failure::new(error.exit_code(), error.to_string())
     }
 }

@@ -1,10 +1,11 @@
 //! `show`: everything about one message: its states with times, each call, why it waits and until when.
 
 use rusqlite::{OptionalExtension, params};
+use serde_json::{Value, json};
 
 use super::settings_file::SettingsFile;
 use super::views::{self, Line, Views};
-use super::{Failure, Outcome, output, settling};
+use super::{Failure, Outcome, filter, output, settling};
 use crate::clock::wall_ms;
 use crate::config::Settings;
 use crate::exit;
@@ -23,17 +24,20 @@ pub struct Args {
     /// Show number and text
     #[arg(long)]
     reveal: bool,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs the command.
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
-    let settings = file.load_without_secrets()?;
+    let settings = file.load_for_looking()?;
     let views = super::source::views(file, &settings)?;
     let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());
     let found = views
         .outbox
         .query_row(
-            &format!("SELECT {}, payload, ordering_key, claimed_by, claimed_until_ms, traceparent, wiped_at_ms FROM outbox WHERE message_id = ?1 OR dedup_key = ?1", views::COLUMNS),
+            &format!("SELECT {}, payload, ordering_key, claimed_by, claimed_until_ms, traceparent, wiped_at_ms FROM outbox WHERE message_id = ?1 OR dedup_key = ?1 ORDER BY message_id = ?1 DESC LIMIT 1", views::COLUMNS),
             [&args.id],
             |row| Ok((views::line(row)?, row.get::<_, String>(17)?, row.get::<_, Option<String>>(18)?, row.get::<_, Option<String>>(19)?, row.get::<_, Option<i64>>(20)?, row.get::<_, Option<String>>(21)?, row.get::<_, Option<i64>>(22)?)),
         )
@@ -51,10 +55,19 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
             format!("no message has the id or key {:?}{hint}", args.id),
         ));
     };
+    if args.json {
+        let text = payload.clone();
+        let facts = json!({
+            "ordering_key": ordering_key, "claimed_by": claimed_by, "claimed_until_ms": claimed_until_ms,
+            "traceparent": traceparent, "wiped_at_ms": wiped_at_ms, "payload_bytes": payload.len(), "payload": args.reveal.then_some(payload),
+        });
+        let message = as_message(&line, &text);
+        return as_json(&views, &settings, &message, line, facts, args.reveal);
+    }
     let zone = &settings.agent.timezone;
     let at = |ms: i64| output::local_time(ms, zone);
     let mut out = String::new();
-    let mut say = |name: &str, value: String| out.push_str(&format!("{name:<13}{value}\n"));
+    let mut say = |name: &str, value: String| out.push_str(&format!("{name:<13}{}\n", output::plain(&value)));
     say("message", line.message_id.clone());
     say("key", line.dedup_key.clone());
     say("kind", format!("{} ({}), priority {}", line.kind, line.class, line.priority));
@@ -91,17 +104,19 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         say("traceparent", trace.clone());
     }
     say("created", at(line.created_at_ms));
-    say("due", at(line.not_before_ms));
+    if line.status != "PARKED" {
+        say("due", at(line.not_before_ms));
+    }
     if let Some(deadline) = line.expires_at_ms {
         say("deadline", at(deadline));
     }
     say(
         "outbox",
         format!(
-            "{} since {}, {} attempts{}",
-            line.status,
+            "{} since {}, {}{}",
+            filter::said(&line.status),
             at(line.closed_at_ms.unwrap_or(line.updated_at_ms)),
-            line.attempts,
+            output::count(line.attempts, "attempt", "attempts"),
             line.reason.as_deref().map(|reason| format!(", {reason}")).unwrap_or_default()
         ),
     );
@@ -139,18 +154,12 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
                     .unwrap_or_default(),
             ),
         ),
-        None => say("vendor", "never called, or not called with an outcome that could have arrived".into()),
+        None => say("vendor", not_there(&views, &settings, &line.message_id).map_err(io)?),
     }
     say(
         "now",
-        match line.status.as_str() {
-            "PENDING" => waits(&line, &message, &views, &settings).map_err(io)?,
-            _ => why(
-                &line,
-                fate.as_ref().map(|fate| fate.status.as_str()),
-                owner::holder(&views.state).is_some(),
-            ),
-        },
+        now_text(&line, &message, &views, &settings, fate.as_ref().map(|fate| fate.status.as_str()))
+            .map_err(io)?,
     );
     if let Some(inbox) = &views.inbox {
         let calls: Vec<Vec<String>> = inbox
@@ -184,7 +193,33 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         }
         out.push_str(&settling::story(inbox, &line, fate.as_ref(), zone).map_err(io)?);
     }
+    let deeds: Vec<Vec<String>> = deeds(&views.outbox, &line.message_id)
+        .map_err(io)?
+        .into_iter()
+        .map(|deed| vec![at(deed.at_ms), deed.verb, deed.who, deed.before, deed.after, deed.note])
+        .collect();
+    if !deeds.is_empty() {
+        let mut rows = vec![["DONE", "VERB", "WHO", "BEFORE", "AFTER", "NOTE"].map(str::to_owned).to_vec()];
+        rows.extend(deeds);
+        out.push('\n');
+        out.push_str(&output::table(&rows));
+    }
     output::print(&out)
+}
+
+/// One sentence: why it is where it is, and what happens next.
+fn now_text(
+    line: &Line,
+    message: &Message,
+    views: &Views,
+    settings: &Settings,
+    fate: Option<&str>,
+) -> rusqlite::Result<String> {
+    let alive = owner::holder(&views.state).is_some() || !owner::may_look(&views.state);
+    match line.status.as_str() {
+        "PENDING" => waits(line, message, views, settings, alive),
+        _ => Ok(why(line, fate, alive)),
+    }
 }
 
 /// The row as the rules see it.
@@ -206,10 +241,110 @@ fn as_message(line: &Line, payload: &str) -> Message {
     }
 }
 
+/// Why the inbox has no row of it.
+fn not_there(views: &Views, settings: &Settings, message_id: &str) -> rusqlite::Result<String> {
+    let Some(inbox) = &views.inbox else {
+        return Ok(format!("not shown: {}", super::permission::inbox(settings)));
+    };
+    let calls: i64 =
+        inbox.query_row("SELECT count(*) FROM attempt WHERE message_id = ?1", [message_id], |row| {
+            row.get(0)
+        })?;
+    Ok(match calls {
+        0 => "not called yet".into(),
+        calls => format!("not sent ({}, certainly without effect)", output::count(calls, "call", "calls")),
+    })
+}
+
+/// A line of the outbox's audit.
+#[derive(serde::Serialize)]
+struct Deed {
+    at_ms: i64,
+    verb: String,
+    who: String,
+    before: String,
+    after: String,
+    note: String,
+}
+
+fn deeds(outbox: &rusqlite::Connection, message_id: &str) -> rusqlite::Result<Vec<Deed>> {
+    outbox
+        .prepare(
+            "SELECT at_ms, verb, who, state_before, state_after, note FROM audit WHERE target = ?1 ORDER BY id",
+        )?
+        .query_map([message_id], |row| {
+            Ok(Deed {
+                at_ms: row.get(0)?,
+                verb: row.get(1)?,
+                who: row.get(2)?,
+                before: row.get(3)?,
+                after: row.get(4)?,
+                note: row.get(5)?,
+            })
+        })?
+        .collect()
+}
+
+/// The same facts as one object.
+fn as_json(
+    views: &Views,
+    settings: &Settings,
+    message: &Message,
+    mut line: Line,
+    facts: Value,
+    reveal: bool,
+) -> Outcome {
+    let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());
+    let deeds = deeds(&views.outbox, &line.message_id).map_err(io)?;
+    let (mut vendor, mut calls) = (Value::Null, Vec::new());
+    if let Some(inbox) = &views.inbox {
+        if let Some(fate) = views::fate(inbox, &line.destination, &line.message_id).map_err(io)? {
+            vendor = json!({
+                "status": fate.status, "code": fate.vendor_code, "reference": fate.vendor_ref, "reason": fate.reason,
+                "delivery": fate.delivery, "claimed_at_ms": fate.claimed_at_ms, "finished_at_ms": fate.finished_at_ms,
+                "settled_by": fate.settled_by,
+            });
+            line.fate = Some(fate.status);
+            line.delivery = fate.delivery;
+        }
+        calls = inbox
+            .prepare(
+                "SELECT started_at_ms, outcome, http_status, vendor_code, waiting_us, connecting_us, answering_us, reason
+                   FROM attempt WHERE message_id = ?1 ORDER BY id",
+            )
+            .map_err(io)?
+            .query_map(params![line.message_id], |row| {
+                Ok(json!({
+                    "started_at_ms": row.get::<_, i64>(0)?, "outcome": row.get::<_, String>(1)?,
+                    "http_status": row.get::<_, Option<i64>>(2)?, "code": row.get::<_, Option<String>>(3)?,
+                    "waiting_us": row.get::<_, i64>(4)?, "connecting_us": row.get::<_, i64>(5)?,
+                    "answering_us": row.get::<_, i64>(6)?, "reason": row.get::<_, Option<String>>(7)?,
+                }))
+            })
+            .map_err(io)?
+            .collect::<rusqlite::Result<Vec<Value>>>()
+            .map_err(io)?;
+    }
+    let now = now_text(&line, message, views, settings, line.fate.as_deref()).map_err(io)?;
+    if !reveal {
+        line.recipient = output::masked(&line.recipient);
+    }
+    let object = json!({
+        "message": line, "more": facts, "vendor": vendor, "vendor_visible": views.inbox.is_some(), "calls": calls,
+        "deeds": deeds, "now": now,
+    });
+    output::print(&(output::json(&object)? + "\n"))
+}
+
 /// One sentence on a waiting message: what it waits for, until when, and what the rules will say then.
-fn waits(line: &Line, message: &Message, views: &Views, settings: &Settings) -> rusqlite::Result<String> {
+fn waits(
+    line: &Line,
+    message: &Message,
+    views: &Views,
+    settings: &Settings,
+    alive: bool,
+) -> rusqlite::Result<String> {
     let at = |ms: i64| output::local_time(ms, &settings.agent.timezone);
-    let alive = owner::holder(&views.state).is_some();
     let because = line.reason.as_deref().map(|reason| format!(", because of {reason}")).unwrap_or_default();
     match line.blocked {
         1 => return Ok("waits behind an earlier message of its order lane".into()),
@@ -255,10 +390,10 @@ fn why(line: &Line, fate: Option<&str>, alive: bool) -> String {
         ("PARKED", _) => {
             "waits for a person: mend the cause, then `onceward release`, or `onceward cancel`".into()
         }
-        ("HELD", _) => "is held: `onceward release` or `onceward cancel`".into(),
+        ("HELD", _) => "is held: `onceward release` (it keeps its due time) or `onceward cancel`".into(),
         ("EXPIRED", _) => "was not sent in time and will not be".into(),
-        ("SKIPPED", _) => "was not sent by rule and will not be (see the reason)".into(),
-        ("FAILED", _) => "was given up by a person".into(),
+        ("SKIPPED", _) => "was not sent by rule and will not be".into(),
+        ("FAILED", _) => "was cancelled by a person and will not be sent".into(),
         (state, fate) => format!("{state}, vendor side {}", fate.unwrap_or("unknown")),
     }
 }

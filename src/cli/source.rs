@@ -258,7 +258,8 @@ pub fn outbox(file: &SettingsFile, settings: &Settings) -> Result<Connection, Fa
     }
 }
 
-fn named(file: &SettingsFile, settings: &Settings) -> Result<Option<PathBuf>, Failure> {
+/// The file that `--source` names.
+pub fn named(file: &SettingsFile, settings: &Settings) -> Result<Option<PathBuf>, Failure> {
     let Some(name) = &file.source else { return Ok(None) };
     let state = StateDir::new(&settings.agent.state_dir);
     let inbox = db::open_reader(&state.inbox(), Part::Inbox)?;

@@ -1,11 +1,11 @@
 //! `status`: is it alive, what waits and since when, today's ends, what went wrong; agent up or down.
 
-use rusqlite::params;
+use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::{Value, json};
 
 use super::settings_file::SettingsFile;
 use super::views::{self, Views};
-use super::{Failure, Outcome, output};
+use super::{Failure, Outcome, filter, output};
 use crate::clock::wall_ms;
 use crate::config::Settings;
 use crate::exit;
@@ -17,18 +17,27 @@ pub struct Args {
     /// One JSON object
     #[arg(long)]
     json: bool,
+    /// For monitoring: end with 1 if the agent is not running
+    #[arg(long)]
+    exit_code: bool,
 }
 
 /// Runs the command.
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
-    let settings = file.load_without_secrets()?;
+    let settings = file.load_for_looking()?;
     let views = views::open(&settings)?;
     let status = collect(&views, &settings).map_err(|error| Failure::new(exit::IO, error.to_string()))?;
     if args.json {
-        output::print(&format!("{status}\n"))
+        output::print(&(output::json(&status)? + "\n"))?;
     } else {
-        output::print(&for_people(&status, &settings))
+        output::print(&for_people(&status, &settings))?;
     }
+    Ok(match status["alive"].as_bool() {
+        _ if !args.exit_code => exit::OK,
+        Some(true) => exit::OK,
+        Some(false) => exit::NO,
+        None => exit::NOT_PERMITTED,
+    })
 }
 
 fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
@@ -36,7 +45,7 @@ fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
     let mut live = Vec::new();
     // Only unfinished rows: today's ends are counted as they happen, so history costs nothing here.
     let mut statement = views.outbox.prepare(
-        "SELECT status, destination, count(*), min(created_at_ms), sum(not_before_ms <= ?1 AND blocked = 0) FROM outbox
+        "SELECT status, destination, count(*), min(created_at_ms), sum(not_before_ms <= ?1 AND blocked = 0 AND status = 'PENDING') FROM outbox
           WHERE closed_at_ms IS NULL GROUP BY status, destination ORDER BY status, destination",
     )?;
     let mut rows = statement.query(params![now_ms])?;
@@ -91,6 +100,14 @@ fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
         clock_doubt = super::clock::doubt(&views.outbox, inbox, holder.is_some())?;
         agent = json!({ "owner": mark("started_by")?, "started_at_ms": mark("started_at_ms")?.and_then(|text| text.parse::<i64>().ok()), "version": mark("version")? });
     }
+    let destinations = match &views.inbox {
+        Some(inbox) => settings
+            .destinations
+            .iter()
+            .map(|destination| destination_state(inbox, &destination.name))
+            .collect::<rusqlite::Result<Vec<_>>>()?,
+        None => Vec::new(),
+    };
     let holder = owner::holder(&views.state);
     let sources = match &views.inbox {
         Some(inbox) => super::source::seen(inbox, holder.is_some())?,
@@ -99,10 +116,54 @@ fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
     let free =
         rustix::fs::statvfs(&views.state.root).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize)).ok();
     Ok(json!({
-        "alive": holder.is_some(), "holder": holder, "agent": agent, "now_ms": now_ms, "clock_doubt": clock_doubt, "state_dir": settings.agent.state_dir,
+        "alive": owner::may_look(&views.state).then_some(holder.is_some()), "holder": holder, "agent": agent, "now_ms": now_ms, "clock_doubt": clock_doubt, "state_dir": settings.agent.state_dir,
         "environment": settings.agent.environment, "timezone": settings.agent.timezone.iana_name(), "disk_free_bytes": free,
         "waiting": live, "closed": closed, "purged_at_ms": purged_at_ms, "quarantined": quarantined, "inbox": fates, "today": today, "alerts": alerts,
         "sources": sources,
+        "destinations": destinations, "vendor_visible": views.inbox.is_some(),
+    }))
+}
+
+/// How many of the newest calls are looked through for a destination's last one.
+const CALLS_LOOKED_AT: i64 = 10_000;
+
+/// What the databases know of a destination: its last call, and whether it was closed after that.
+fn destination_state(inbox: &Connection, name: &str) -> rusqlite::Result<Value> {
+    let last: Option<(i64, String, Option<String>)> = inbox
+        .prepare_cached(
+            "SELECT started_at_ms, outcome, reason FROM attempt
+              WHERE consumer = ?1 AND id > (SELECT max(id) FROM attempt) - ?2 ORDER BY id DESC LIMIT 1",
+        )?
+        .query_row(params![name, CALLS_LOOKED_AT], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .optional()?;
+    let closed: Option<(i64, String)> = inbox
+        .prepare_cached(
+            "SELECT last_at_ms, last_text FROM alert WHERE cause = 'DESTINATION_CLOSED' AND destination = ?1",
+        )?
+        .query_row([name], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    let answered_ms: Option<i64> = inbox
+        .prepare_cached(
+            "SELECT max(started_at_ms) FROM attempt
+              WHERE consumer = ?1 AND id > (SELECT max(id) FROM attempt) - ?2 AND outcome <> 'NOT_SENT'",
+        )?
+        .query_row(params![name, CALLS_LOOKED_AT], |row| row.get(0))?;
+    let closed_after = closed.filter(|(at_ms, _)| answered_ms.is_none_or(|answered| *at_ms >= answered));
+    let (state, why) = match (&closed_after, &last) {
+        (Some((_, text)), _) => ("CLOSED", text.clone()),
+        (None, None) => ("NOT CALLED", String::new()),
+        (None, Some((_, outcome, reason))) => {
+            let state = match outcome.as_str() {
+                "NOT_SENT" => "REFUSES",
+                "UNKNOWN" => "UNCLEAR",
+                _ => "ANSWERS",
+            };
+            (state, reason.clone().unwrap_or_default())
+        }
+    };
+    Ok(json!({
+        "destination": name, "state": state, "why": why, "closed_at_ms": closed_after.map(|(at_ms, _)| at_ms),
+        "last_call_at_ms": last.as_ref().map(|(at_ms, ..)| *at_ms), "last_outcome": last.map(|(_, outcome, _)| outcome),
     }))
 }
 
@@ -112,7 +173,8 @@ fn for_people(status: &Value, settings: &Settings) -> String {
     let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
     let mut out = String::new();
     match status["holder"].as_str() {
-        Some(holder) => out.push_str(&format!("agent    running: {holder}\n")),
+        Some(holder) => out.push_str(&format!("agent    running: {}\n", output::holder(holder, zone))),
+        None if status["alive"].is_null() => out.push_str("agent    cannot be seen by this user\n"),
         None => out.push_str("agent    NOT RUNNING (messages are kept and wait)\n"),
     }
     out.push_str(&format!("clock    {} ({})\n", output::local_time(now_ms, zone), text(&status["timezone"])));
@@ -132,6 +194,9 @@ fn for_people(status: &Value, settings: &Settings) -> String {
         Some(at) => out.push_str(&format!("purge    last done {}\n", output::local_time(at, zone))),
         None => out.push_str("purge    not yet done\n"),
     }
+    if status["vendor_visible"] == false {
+        out.push_str(&format!("the vendor's side is not shown: {}\n", super::permission::inbox(settings)));
+    }
     let mut section = |title: &str, head: &[&str], rows: Vec<Vec<String>>| {
         if !rows.is_empty() {
             let mut all = vec![head.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>()];
@@ -150,7 +215,7 @@ fn for_people(status: &Value, settings: &Settings) -> String {
                 text(&row["status"]),
                 text(&row["destination"]),
                 row["count"].to_string(),
-                row["due"].to_string(),
+                if row["status"] == "PENDING" { row["due"].to_string() } else { String::new() },
                 output::age(row["oldest_age_ms"].as_i64().unwrap_or(0)),
             ]
         }),
@@ -163,7 +228,23 @@ fn for_people(status: &Value, settings: &Settings) -> String {
     section(
         "closed in the outbox",
         &["STATE", "COUNT"],
-        each("closed", &|row| vec![text(&row["status"]), row["count"].to_string()]),
+        each("closed", &|row| vec![filter::said(&text(&row["status"])).to_owned(), row["count"].to_string()]),
+    );
+    section(
+        "destinations (by their last call)",
+        &["DESTINATION", "STATE", "LAST CALL", "OUTCOME", "WHY"],
+        each("destinations", &|row| {
+            vec![
+                text(&row["destination"]),
+                text(&row["state"]),
+                row["last_call_at_ms"]
+                    .as_i64()
+                    .map(|at_ms| output::local_time(at_ms, zone))
+                    .unwrap_or_default(),
+                text(&row["last_outcome"]),
+                text(&row["why"]),
+            ]
+        }),
     );
     section(
         "fate at the vendor",
@@ -205,7 +286,7 @@ fn for_people(status: &Value, settings: &Settings) -> String {
     );
     if status["quarantined"].as_i64().unwrap_or(0) > 0 {
         out.push_str(&format!(
-            "\nquarantine: {} (same key, other content; see the table quarantine in outbox.db)\n",
+            "\nquarantine: {} (same key, other content; see the view v_quarantine in outbox.db)\n",
             status["quarantined"]
         ));
     }

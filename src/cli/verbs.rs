@@ -1,33 +1,47 @@
-//! `hold`, `release`, `cancel`: each one conditional transition for each message; says which took and which did not.
+//! `hold`, `release`, `cancel`, `try-now`: each one conditional transition for each message, with its audit row; says
+//! which took and which did not, and why.
+//!
+//! Works in short transactions whatever the number of messages. Under the write lock it looks into the inbox (where this
+//! user may) before it says that a message was not sent: a row that waits again after a lost mark may have gone out.
 
+use std::collections::BTreeMap;
 use std::io::BufRead;
 
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::filter::{self, Conditions, Filter, States, Word};
 use super::settings_file::SettingsFile;
-use super::{Failure, Outcome, output};
+use super::{Failure, Outcome, output, views};
 use crate::clock::wall_ms;
+use crate::config::Settings;
 use crate::db;
 use crate::exit;
-use crate::store::outbox::{self, Moved};
+use crate::lifecycle::OutboxState;
+use crate::limits::RELAY_PAUSE;
+use crate::owner::StateDir;
+use crate::store::outbox::verbs::{self, By, Found, Moved};
+use crate::who;
 
-/// Which verb.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verb {
-    /// PENDING -> HELD
-    Hold,
-    /// PARKED, HELD -> PENDING
-    Release,
-    /// PARKED, HELD (and PENDING through HELD) -> FAILED
-    Cancel,
-}
+pub use crate::store::outbox::verbs::Verb;
+
+/// Messages in one transaction: bounds how long producers and the relay find the lock taken.
+const BATCH: usize = 200;
+/// Row ids that one look for `ALL` goes over: bounds its read transaction, whatever the history.
+const STRIDE: i64 = 20_000;
+/// Longest note, characters.
+const NOTE_CHARS_MAX: usize = 500;
 
 /// Arguments of the verbs.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Message ids, or `-` to read them from standard input, one a line
-    #[arg(value_name = "ID", required = true)]
+    /// Message ids or keys; `-` reads them from standard input, one a line (or the lines of `queue --json`); ALL in
+    /// capitals means all that the filters leave
+    #[arg(value_name = "ID-or-KEY", required = true)]
     ids: Vec<String>,
-    /// Why; kept in the row
-    #[arg(long, default_value = "")]
+    #[command(flatten)]
+    filter: Filter,
+    /// Why; kept in the row and in the audit
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     note: String,
     /// Only say what would happen
     #[arg(long)]
@@ -36,73 +50,299 @@ pub struct Args {
 
 /// Runs the verb.
 pub fn run(file: &SettingsFile, verb: Verb, args: Args) -> Outcome {
-    let settings = file.load_without_secrets()?;
-    let mut ids = Vec::new();
-    for id in &args.ids {
-        if id == "-" {
-            for line in std::io::stdin().lock().lines() {
-                let line =
-                    line.map_err(|error| Failure::new(exit::IO, format!("standard input: {error}")))?;
-                ids.extend(line.split_whitespace().next().map(str::to_owned));
-            }
-        } else {
-            ids.push(id.clone());
+    let settings = file.load_for_looking()?;
+    if args.note.chars().count() > NOTE_CHARS_MAX {
+        return Err(Failure::new(
+            exit::USAGE,
+            format!("--note: at most {NOTE_CHARS_MAX} characters were expected"),
+        ));
+    }
+    let all = args.ids.iter().any(|id| id == "ALL");
+    if all && args.ids.len() > 1 {
+        return Err(Failure::new(exit::USAGE, "ALL stands alone; give ids, or ALL with filters"));
+    }
+    if !all && args.filter.is_given() {
+        return Err(Failure::new(
+            exit::USAGE,
+            "filters go with ALL: give ids, or ALL in capitals with filters",
+        ));
+    }
+    let mut work = Work {
+        verb,
+        outbox: super::source::outbox(file, &settings)?,
+        inbox: views::inbox(&StateDir::new(&settings.agent.state_dir))?,
+        who: who::this_process(),
+        note: args.note,
+        dry_run: args.dry_run,
+        settings: &settings,
+        counts: Counts::default(),
+    };
+    if all {
+        work.all(&args.filter)?;
+    } else {
+        let ids = given(&args.ids)?;
+        for batch in ids.chunks(BATCH) {
+            let said = work.batch(batch)?;
+            let lines: Vec<String> = batch
+                .iter()
+                .zip(said)
+                .map(|(id, said)| output::plain(&work.line(id, &said)) + "\n")
+                .collect();
+            output::print(&lines.concat())?;
         }
     }
-    let mut connection = super::source::outbox(file, &settings)?;
-    let (mut yes, mut no) = (0, 0);
-    let mut out = String::new();
-    for id in &ids {
-        let reason = |word: &str| {
-            if args.note.is_empty() { word.to_owned() } else { format!("{word}: {}", args.note) }
+    work.end(all)
+}
+
+/// The ids and keys of the command line and of standard input.
+fn given(ids: &[String]) -> Result<Vec<String>, Failure> {
+    let mut all = Vec::new();
+    for id in ids {
+        if id != "-" {
+            all.push(id.clone());
+            continue;
+        }
+        for line in std::io::stdin().lock().lines() {
+            let line = line.map_err(|error| Failure::new(exit::IO, format!("standard input: {error}")))?;
+            all.extend(from_line(&line));
+        }
+    }
+    Ok(all)
+}
+
+/// An id or key: a line's `message_id` where it is JSON, else the line as it is (keys may hold spaces).
+fn from_line(line: &str) -> Option<String> {
+    let line = line.trim();
+    let json = line.starts_with('{').then(|| serde_json::from_str::<serde_json::Value>(line).ok()).flatten();
+    let id = json.as_ref().and_then(|json| json["message_id"].as_str()).unwrap_or(line);
+    (!id.is_empty()).then(|| id.to_owned())
+}
+
+#[derive(Default)]
+struct Counts {
+    moved: usize,
+    already: usize,
+    no: usize,
+    missing: usize,
+    /// Moved ones by state they were taken from and destination.
+    by: BTreeMap<(String, String), usize>,
+    /// Those that were not moved, by why.
+    why: BTreeMap<String, usize>,
+}
+
+/// What became of one.
+enum Said {
+    Moved(Moved),
+    /// It went to the vendor before; this is the inbox's word for it.
+    Gone(String),
+}
+
+struct Work<'s> {
+    verb: Verb,
+    outbox: Connection,
+    inbox: Option<Connection>,
+    who: String,
+    note: String,
+    dry_run: bool,
+    settings: &'s Settings,
+    counts: Counts,
+}
+
+impl Work<'_> {
+    /// One transaction; a dry run is the same statements, rolled back.
+    fn batch(&mut self, ids: &[String]) -> Result<Vec<Said>, Failure> {
+        let Self { verb, outbox, inbox, who, note, dry_run, counts, .. } = self;
+        let by = By { who, note };
+        let before = counts.moved;
+        let mut said = Vec::new();
+        let mut done = || -> rusqlite::Result<()> {
+            let tx = outbox.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+            for id in ids {
+                said.push(one(&tx, inbox.as_ref(), *verb, id, by, counts)?);
+            }
+            if *dry_run { tx.rollback() } else { tx.commit() }
         };
-        let now_ms = wall_ms();
-        // A dry run is the same statement, rolled back.
-        let moved = connection
-            .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
-            .and_then(|tx| {
-                let moved = match verb {
-                    Verb::Hold => outbox::hold(&tx, id, &reason("HELD"), now_ms)?,
-                    Verb::Release => outbox::release(&tx, id, &reason("RELEASED"), now_ms)?,
-                    Verb::Cancel => {
-                        outbox::hold(&tx, id, &reason("CANCELLED"), now_ms)?;
-                        outbox::give_up(&tx, id, &reason("CANCELLED"), now_ms)?
+        done().map_err(|error| {
+            let code = if db::is_busy(&error) || db::is_full(&error) { exit::TRY_AGAIN } else { exit::IO };
+            let text = "the outbox did not take this part; repeating the command is harmless";
+            Failure::new(code, format!("{error}: {text} ({before} {} before it)", word(*verb)))
+        })?;
+        Ok(said)
+    }
+
+    /// Every message that the filters leave, as long as it was there when the command began. The look goes before the
+    /// write lock and proves nothing: each transition names the state that it leaves.
+    fn all(&mut self, filter: &Filter) -> Result<(), Failure> {
+        let mut conditions = Conditions::default();
+        filter.conditions(&mut conditions)?;
+        let leaves = self.verb.leaves();
+        let wanted: Vec<OutboxState> = match filter::states(&filter.state)? {
+            States::Unfinished | States::All => leaves.to_vec(),
+            States::These(words) => {
+                let state = |word: &Word| match word {
+                    Word::Outbox(state) if leaves.contains(state) => Ok(*state),
+                    _ => {
+                        let known: Vec<&str> = leaves.iter().map(|state| state.as_str()).collect();
+                        let text = format!("--state: {} takes {}", command(self.verb), known.join(", "));
+                        Err(Failure::new(exit::USAGE, text))
                     }
                 };
-                if args.dry_run {
-                    tx.rollback()?
-                } else {
-                    tx.commit()?
-                }
-                Ok(moved)
+                words.iter().map(state).collect::<Result<_, _>>()?
+            }
+        };
+        conditions.and(&filter::any_of("o.status", wanted.iter().map(|state| state.as_str())));
+        if self.verb == Verb::TryNow {
+            conditions.and_with("o.not_before_ms > :now", ":now", wall_ms());
+        }
+        conditions.and("o.id > :from AND o.id <= :to_id");
+        let sql = format!("SELECT o.message_id FROM outbox AS o {} ORDER BY o.id", conditions.where_clause());
+        let (mut from, last): (i64, i64) = self
+            .outbox
+            .query_row("SELECT coalesce(min(id), 1) - 1, coalesce(max(id), 0) FROM outbox", [], |row| {
+                Ok((row.get(0)?, row.get(1)?))
             })
-            .map_err(|error| {
-                let code =
-                    if db::is_busy(&error) || db::is_full(&error) { exit::TRY_AGAIN } else { exit::IO };
-                Failure::new(code, format!("{id}: {error}"))
-            })?;
-        match moved {
-            Moved::Yes => {
-                yes += 1;
-                out.push_str(&format!("{id} {}\n", word(verb)));
+            .map_err(Failure::io)?;
+        while from < last {
+            let to = from.saturating_add(STRIDE).min(last);
+            let mut params = conditions.params();
+            params.extend([(":from", &from as &dyn rusqlite::ToSql), (":to_id", &to)]);
+            let ids: Vec<String> = self
+                .outbox
+                .prepare_cached(&sql)
+                .and_then(|mut statement| statement.query_map(params.as_slice(), |row| row.get(0))?.collect())
+                .map_err(Failure::io)?;
+            for batch in ids.chunks(BATCH) {
+                self.batch(batch)?;
+                // Producers and the relay get the lock in between.
+                std::thread::sleep(RELAY_PAUSE);
             }
-            Moved::No(state) => {
-                no += 1;
-                out.push_str(&format!("{id} not {}: it is {state}\n", word(verb)));
+            from = to;
+        }
+        Ok(())
+    }
+
+    fn line(&self, id: &str, said: &Said) -> String {
+        let (done, dry) = (word(self.verb), self.dry_run);
+        let now = if dry { "would be " } else { "" };
+        match said {
+            Said::Moved(Moved::Yes(row)) => format!("{} {now}{done}{}", row.message_id, self.then(row)),
+            Said::Moved(Moved::Already(row)) => format!("{} {}", row.message_id, standing(self.verb)),
+            Said::Moved(Moved::No(state)) => {
+                let why = match state {
+                    OutboxState::Publishing => "the agent has it in hand now (PUBLISHING)".to_owned(),
+                    state => format!("it is {}", filter::outbox_word(*state)),
+                };
+                format!("{id} not {done}: {why}{}", advice(self.verb, *state))
             }
-            Moved::Missing => {
-                no += 1;
-                out.push_str(&format!("{id} not {}: no such message\n", word(verb)));
-            }
+            Said::Moved(Moved::Missing) => format!("{id} not {done}: no message has this id or key"),
+            Said::Gone(fate) => format!("{id} not {done}: it went to the vendor before and is {fate} there"),
         }
     }
-    out.push_str(&format!(
-        "{yes} {}{}, {no} not\n",
-        word(verb),
-        if args.dry_run { " (dry run: nothing was changed)" } else { "" }
-    ));
-    output::print(&out)?;
-    Ok(if no > 0 { exit::NO } else { exit::OK })
+
+    /// What comes next for a message that now stands so.
+    fn then(&self, row: &Found) -> String {
+        let mut text = String::new();
+        if row.status == OutboxState::Pending {
+            if row.not_before_ms > wall_ms() {
+                let due = output::local_time(row.not_before_ms, &self.settings.agent.timezone);
+                text.push_str(&format!(", due {due}"));
+            } else {
+                text.push_str(", due now");
+            }
+        }
+        if self.inbox.is_none() && row.again {
+            text.push_str(" (whether an earlier call went out only the agent's user can see)");
+        }
+        text
+    }
+
+    fn end(self, all: bool) -> Outcome {
+        let Self { verb, dry_run, counts, .. } = self;
+        let mut out = String::new();
+        if all {
+            for ((state, destination), count) in &counts.by {
+                let destination = if destination.is_empty() { "(by route)" } else { destination };
+                out.push_str(&format!(
+                    "{count} {} for {}\n",
+                    filter::said(state),
+                    output::plain(destination)
+                ));
+            }
+            for (why, count) in &counts.why {
+                out.push_str(&format!("{count} not {}: {why}\n", word(verb)));
+            }
+        }
+        let would = if dry_run { "would be " } else { "" };
+        let already = match counts.already {
+            0 => String::new(),
+            count => format!(", {count} already"),
+        };
+        let note = if dry_run { " (dry run: nothing was changed)" } else { "" };
+        let no = counts.no + counts.missing;
+        out.push_str(&format!("{} {would}{}{already}, {no} not{note}\n", counts.moved, word(verb)));
+        output::print(&out)?;
+        Ok(match (counts.moved + counts.already + counts.no, counts.missing) {
+            (0, 1..) => exit::NO_INPUT,
+            _ if no > 0 => exit::NO,
+            _ => exit::OK,
+        })
+    }
+}
+
+/// One message under the write lock. While we hold it no relay can claim the row, so what the inbox says is the truth.
+fn one(
+    tx: &Connection,
+    inbox: Option<&Connection>,
+    verb: Verb,
+    id_or_key: &str,
+    by: By<'_>,
+    counts: &mut Counts,
+) -> rusqlite::Result<Said> {
+    let Some(row) = verbs::find(tx, id_or_key)? else {
+        counts.missing += 1;
+        *counts.why.entry("no such message".into()).or_default() += 1;
+        return Ok(Said::Moved(Moved::Missing));
+    };
+    // What was sent goes on to its mark: it can be released, but neither held nor cancelled nor hurried.
+    if verb != Verb::Release
+        && verb.leaves().contains(&row.status)
+        && let Some(inbox) = inbox
+        && let Some(fate) = fate(inbox, &row)?
+    {
+        counts.no += 1;
+        *counts.why.entry(format!("it went to the vendor before and is {fate} there")).or_default() += 1;
+        return Ok(Said::Gone(fate));
+    }
+    let moved = verbs::apply(tx, verb, &row.message_id, by, wall_ms())?;
+    match &moved {
+        Moved::Yes(after) => {
+            counts.moved += 1;
+            *counts.by.entry((row.status.to_string(), after.destination.clone())).or_default() += 1;
+        }
+        Moved::Already(_) => counts.already += 1,
+        Moved::No(state) => {
+            counts.no += 1;
+            *counts.why.entry(format!("it is {} meanwhile", filter::outbox_word(*state))).or_default() += 1;
+        }
+        Moved::Missing => counts.missing += 1,
+    }
+    Ok(Said::Moved(moved))
+}
+
+fn fate(inbox: &Connection, row: &Found) -> rusqlite::Result<Option<String>> {
+    inbox
+        .prepare_cached("SELECT status FROM inbox WHERE consumer = ?1 AND message_id = ?2")?
+        .query_row(params![row.destination, row.message_id], |row| row.get(0))
+        .optional()
+}
+
+fn command(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Hold => "hold",
+        Verb::Release => "release",
+        Verb::Cancel => "cancel",
+        Verb::TryNow => "try-now",
+    }
 }
 
 fn word(verb: Verb) -> &'static str {
@@ -110,5 +350,40 @@ fn word(verb: Verb) -> &'static str {
         Verb::Hold => "held",
         Verb::Release => "released",
         Verb::Cancel => "cancelled",
+        Verb::TryNow => "made due now",
+    }
+}
+
+fn standing(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Hold => "is held already",
+        Verb::Release => "waits already (PENDING): nothing to release",
+        Verb::Cancel => "is cancelled already",
+        Verb::TryNow => "is due already",
+    }
+}
+
+fn advice(verb: Verb, state: OutboxState) -> &'static str {
+    match (verb, state) {
+        (Verb::TryNow, OutboxState::Held | OutboxState::Parked) => "; release it first",
+        (_, OutboxState::Publishing) => "; `onceward show` tells what becomes of it",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::from_line;
+
+    #[test]
+    fn lines_of_standard_input() {
+        for (line, expected) in [
+            ("ow-1\n", Some("ow-1")),
+            ("  KEY WITH SPACES:1  ", Some("KEY WITH SPACES:1")),
+            (r#"{"id":1,"message_id":"ow-2"}"#, Some("ow-2")),
+            ("", None),
+        ] {
+            assert_eq!(from_line(line).as_deref(), expected);
+        }
     }
 }

@@ -3,6 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Failure;
+use super::settings_file::SettingsFile;
 use crate::config::Settings;
 use crate::db::{self, Part};
 use crate::owner::StateDir;
@@ -21,16 +22,42 @@ pub struct Views {
 pub fn open(settings: &Settings) -> Result<Views, Failure> {
     let state = StateDir::new(&settings.agent.state_dir);
     let outbox = db::open_reader(&state.outbox(), Part::Outbox)?;
-    let inbox = match db::open_reader(&state.inbox(), Part::Inbox) {
-        Ok(inbox) => Some(inbox),
-        Err(db::DbError::Unusable { .. } | db::DbError::Sqlite { .. })
-            if std::fs::metadata(state.inbox()).is_err() =>
-        {
-            None
-        }
-        Err(error) => return Err(error.into()),
-    };
+    let inbox = inbox(&state)?;
     Ok(Views { state, outbox, inbox })
+}
+
+/// A reader of the inbox; `None` where this user may not look into the agent's own folder.
+pub fn inbox(state: &StateDir) -> Result<Option<Connection>, Failure> {
+    match db::open_reader(&state.inbox(), Part::Inbox) {
+        Ok(inbox) => Ok(Some(inbox)),
+        Err(db::DbError::NotPermitted { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A reader of the outbox with the inbox attached under the name `vendor`, for statements that join the two.
+pub struct Joined {
+    /// The reader.
+    pub connection: Connection,
+    /// Whether the inbox is there: not where this user may not look into the agent's own folder.
+    pub inbox: bool,
+}
+
+/// Opens both for joins; the outbox is the one that `--source` names, or the agent's own. Attached to a read-only connection, the inbox is read-only too.
+pub fn open_joined(file: &SettingsFile, settings: &Settings) -> Result<Joined, Failure> {
+    let state = StateDir::new(&settings.agent.state_dir);
+    let connection = match super::source::named(file, settings)? {
+        Some(path) => crate::source::open_reader(&path)?,
+        None => db::open_reader(&state.outbox(), Part::Outbox)?,
+    };
+    let inbox = inbox(&state)?.is_some();
+    if inbox {
+        let path = state.inbox();
+        connection
+            .execute("ATTACH ?1 AS vendor", [path.to_string_lossy()])
+            .map_err(|source| db::DbError::sqlite(&path, source))?;
+    }
+    Ok(Joined { connection, inbox })
 }
 
 /// One outbox row for lists.
@@ -44,8 +71,12 @@ pub struct Line {
     pub dedup_key: String,
     /// State of the outbox row.
     pub status: String,
+    /// The same in the word that people use: CANCELLED for FAILED.
+    pub state: String,
     /// State of the inbox row, if there is one.
     pub fate: Option<String>,
+    /// What a report said of it.
+    pub delivery: Option<String>,
     /// Where to.
     pub destination: String,
     /// What.
@@ -79,12 +110,15 @@ pub const COLUMNS: &str = "id, message_id, dedup_key, status, destination, kind,
 
 /// Reads a row of [`COLUMNS`].
 pub fn line(row: &Row<'_>) -> rusqlite::Result<Line> {
+    let status: String = row.get(3)?;
     Ok(Line {
+        state: super::filter::said(&status).to_owned(),
         id: row.get(0)?,
         message_id: row.get(1)?,
         dedup_key: row.get(2)?,
-        status: row.get(3)?,
+        status,
         fate: None,
+        delivery: None,
         destination: row.get(4)?,
         kind: row.get(5)?,
         class: row.get(6)?,

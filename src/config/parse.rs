@@ -61,6 +61,39 @@ impl Settings {
         load(path, &FormOnly)
     }
 
+    /// As [`Settings::load_without_secrets`], but a mistake in anything other than `[agent].state_dir` and
+    /// `[agent].timezone` is handed back beside the settings, in which defaults stand for what was wrong.
+    ///
+    /// # Errors
+    /// The file cannot be read, or nobody can say from it where the state folder is.
+    pub fn load_despite_mistakes(path: &Path) -> Result<(Settings, Option<SettingsError>), SettingsError> {
+        let text = read_text(path)?;
+        let error = match Settings::from_text(&text, path, &FormOnly) {
+            Ok(settings) => return Ok((settings, None)),
+            Err(error) => error,
+        };
+        let vital = |place: &str| matches!(place, "[agent]" | "[agent].state_dir" | "[agent].timezone");
+        if error.problems().iter().any(|problem| vital(&problem.place)) {
+            return Err(error);
+        }
+        // Not even TOML: the two lines as they usually stand.
+        let whole = DeTable::parse(&text).is_ok();
+        let rest = if whole { text } else { vital_lines(&text) };
+        let Ok(document) = DeTable::parse(&rest) else { return Err(error) };
+        // Not named: perhaps by a slip of the pen, and the default would be another folder than the one meant.
+        let agent = document.get_ref().get("agent").and_then(|agent| agent.get_ref().as_table());
+        if agent.is_none_or(|agent| !agent.contains_key("state_dir")) {
+            return Err(error);
+        }
+        let mut problems = Problems::over(&rest);
+        let reader = SecretReader { source: &FormOnly, beside: path.parent().unwrap_or(Path::new("")) };
+        let settings = settings(document.get_ref(), &reader, &mut problems);
+        if problems.has(vital) {
+            return Err(error);
+        }
+        Ok((settings, Some(error)))
+    }
+
     /// Reads settings from text. `origin` is the file it came from: shown in problems, and relative paths are
     /// beside it.
     ///
@@ -83,8 +116,22 @@ impl Settings {
 }
 
 fn load(path: &Path, secrets: &dyn SecretSource) -> Result<Settings, SettingsError> {
+    Settings::from_text(&read_text(path)?, path, secrets)
+}
+
+/// The lines of a broken file that name the state folder and the zone.
+fn vital_lines(text: &str) -> String {
+    let vital = |line: &&str| {
+        let key = line.split('=').next().unwrap_or_default().trim();
+        line.contains('=') && (key == "state_dir" || key == "timezone")
+    };
+    let lines: Vec<&str> = text.lines().filter(vital).collect();
+    format!("[agent]\n{}\n", lines.join("\n"))
+}
+
+fn read_text(path: &Path) -> Result<String, SettingsError> {
     let bytes = read_file(path).map_err(|error| SettingsError::unreadable(path, error))?;
-    let text = String::from_utf8(bytes).map_err(|error| {
+    String::from_utf8(bytes).map_err(|error| {
         let valid =
             String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]).into_owned();
         SettingsError::one(
@@ -93,8 +140,7 @@ fn load(path: &Path, secrets: &dyn SecretSource) -> Result<Settings, SettingsErr
             valid.len()..valid.len(),
             "is not UTF-8 text; save the file as UTF-8".to_owned(),
         )
-    })?;
-    Settings::from_text(&text, path, secrets)
+    })
 }
 
 fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {

@@ -42,6 +42,11 @@ impl Problems {
         self.list.len()
     }
 
+    /// Whether one of them is about such a place.
+    pub(super) fn has(&self, place: impl Fn(&str) -> bool) -> bool {
+        self.list.iter().any(|problem| place(&problem.place))
+    }
+
     /// Nothing if nothing was wrong, else the error with every problem in line order.
     pub(super) fn or(mut self, origin: &Path) -> Result<(), SettingsError> {
         if self.list.is_empty() {
@@ -109,11 +114,15 @@ impl fmt::Display for SettingsError {
             Kind::NotFound => {
                 write!(
                     f,
-                    "{file}: no such settings file; make one with `onceward init`, or name one with --config FILE"
+                    "{file}: no such settings file; make one with `onceward init` (or `onceward init --dir DIR`), or name \
+                     another by --config FILE or ONCEWARD_CONFIG"
                 )
             }
             Kind::Unreadable(error) => write!(f, "{file}: cannot read the settings: {error}"),
             Kind::Wrong(list) => {
+                if list.len() > 1 {
+                    writeln!(f, "{} mistakes in {file}:", list.len())?;
+                }
                 for (index, Problem { line, place, what }) in list.iter().enumerate() {
                     let newline = if index == 0 { "" } else { "\n" };
                     let colon = if place.is_empty() { "" } else { ": " };
@@ -140,7 +149,7 @@ mod tests {
         let error = problems.or(Path::new("/e/o.toml")).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "/e/o.toml:1: [x].a: first\n/e/o.toml:2: second\n/e/o.toml:3: [x].c: third"
+            "3 mistakes in /e/o.toml:\n/e/o.toml:1: [x].a: first\n/e/o.toml:2: second\n/e/o.toml:3: [x].c: third"
         );
         assert_eq!(error.exit_code(), 78);
     }

@@ -34,7 +34,9 @@ pub(super) fn routes(
                 true => Ok(given.to_owned()),
                 false => {
                     let near = suggestion(given, names.iter().copied());
-                    Err(format!("is {}, expected one of {}{near}", came(value), names.join(", ")))
+                    let mut listed = names.clone();
+                    listed.dedup();
+                    Err(format!("is {}, expected one of {}{near}", came(value), listed.join(", ")))
                 }
             }
         });

@@ -46,7 +46,9 @@ pub enum Durability {
 #[derive(Debug, thiserror::Error)]
 pub enum DbError {
     /// Not there.
-    #[error("{path}: there is no such database; make one with `onceward init`")]
+    #[error(
+        "{path}: there is no such database; make both with `onceward init --config FILE`, FILE being these settings"
+    )]
     Missing {
         /// The file.
         path: PathBuf,
@@ -112,7 +114,14 @@ pub enum DbError {
 impl DbError {
     /// Wraps SQLite's error with the file's name.
     pub fn sqlite(path: &Path, source: rusqlite::Error) -> Self {
-        Self::Sqlite { path: path.to_owned(), source }
+        match source.sqlite_error_code() {
+            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen)
+                if !may_write(path) =>
+            {
+                Self::NotPermitted { path: path.to_owned(), reason: "permission denied".into() }
+            }
+            _ => Self::Sqlite { path: path.to_owned(), source },
+        }
     }
     /// Another agent has taken the source over while this one served it.
     pub fn taken_over(path: &Path) -> Self {
@@ -133,6 +142,13 @@ pub fn is_busy(error: &rusqlite::Error) -> bool {
 /// The disk is full: a clean roll-back that may be tried again.
 pub fn is_full(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DiskFull))
+}
+
+/// Whether this user may write the file and its folder, as the files beside it (`-wal`, `-shm`) need. Asks the kernel,
+/// opens nothing.
+fn may_write(path: &Path) -> bool {
+    let allowed = |path: &Path| rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
+    allowed(path) && path.parent().is_none_or(allowed)
 }
 
 /// Opens an existing file for writing. Fails where it is missing, newer, or where a pragma does not take.
@@ -222,6 +238,9 @@ fn open(path: &Path, flags: OpenFlags) -> Result<Connection, DbError> {
         Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err(DbError::Missing { path: path.to_owned() });
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            return Err(DbError::NotPermitted { path: path.to_owned(), reason: "permission denied".into() });
         }
         Err(error) => {
             return Err(DbError::Unusable { path: path.to_owned(), reason: error.to_string() });

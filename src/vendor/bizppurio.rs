@@ -154,7 +154,8 @@ impl Vendor for BizPpurio {
     fn probe(&self) -> Result<String, String> {
         let connected = self.client.connect_only(&self.token_url)?;
         match self.tokens.renew(|| self.login()) {
-            Ok(()) => Ok(format!("{connected}; login accepted")),
+            // The connection alone made no request; the login did.
+            Ok(()) => Ok(format!("{}; login accepted", connected.trim_end_matches("; no request was made"))),
             Err(reply) => match reply.outcome {
                 Outcome::NotSent { reason, .. } => Err(reason),
                 // `login` makes no other outcome.

@@ -116,6 +116,8 @@ fn enqueue_reads_json_lines_names_bad_ones_and_is_repeatable() {
         65
     );
     assert_eq!(world.onceward(&["enqueue", "--key", "e"]).0, 64);
+    assert_eq!(world.onceward(&["enqueue", "--class", "ADV", "--key", "e"]).0, 64);
+    assert_eq!(world.onceward(&["enqueue", "/"]).0, 66);
     assert_eq!(world.onceward(&["enqueue", "/nonexistent"]).0, 66);
 }
 

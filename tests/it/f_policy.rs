@@ -109,7 +109,7 @@ fn advertising_moves_once_at_the_relay_s_cut_and_expires_when_its_last_day_is_ov
     );
     assert_eq!(times(&world, &ad).1, Some(seoul(2, "20:50")));
     let (_, shown, _) = world.onceward(&["show", &ad]);
-    assert!(shown.contains(" 08:00:00, because of WINDOW") && shown.contains("waits until"), "{shown}");
+    assert!(shown.contains(" 08:00:00+09:00, because of WINDOW") && shown.contains("waits until"), "{shown}");
     agent.stop();
 
     // The next day after the cut: its last day is over.

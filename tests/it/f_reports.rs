@@ -448,7 +448,7 @@ fn f29_one_account_polled_twice_in_one_file_is_a_settings_error() {
     let end = begin + text[begin..].find("[[route]]").expect("its end");
     let second = text[begin..end].replace("name = \"biz\"", "name = \"biz2\"");
     std::fs::write(&it.world.config, format!("{}{second}{}", &text[..end], &text[end..])).expect("written");
-    let (code, _, said) = it.world.onceward(&["status"]);
+    let (code, _, said) = it.world.onceward(&["run"]);
     assert_eq!(code, 78, "{said}");
     assert!(
         said.contains("polls the reports of an account that another destination polls already"),

@@ -6,6 +6,8 @@
 mod support;
 
 mod cli;
+mod cli_look;
+mod cli_verbs;
 mod f_alerts;
 mod f_clock;
 mod f_flow;

@@ -29,9 +29,12 @@ fn from_text(text: &str) -> Result<Settings, SettingsError> {
 fn problems(text: &str) -> Vec<String> {
     match from_text(text) {
         Ok(_) => Vec::new(),
-        Err(error) => {
-            error.to_string().lines().map(|line| line.replace("/etc/onceward/onceward.toml:", "")).collect()
-        }
+        Err(error) => error
+            .to_string()
+            .lines()
+            .filter(|line| !line.contains(" mistakes in "))
+            .map(|line| line.replace("/etc/onceward/onceward.toml:", ""))
+            .collect(),
     }
 }
 
