@@ -5,6 +5,7 @@
 //! ARCHITECTURE.md has the picture.
 #![forbid(unsafe_code)]
 
+pub mod adopt;
 pub mod agent;
 pub mod alert;
 pub mod cli;
@@ -14,6 +15,8 @@ pub mod db;
 pub mod exit;
 pub mod fingerprint;
 pub mod gate;
+pub mod hold;
+pub mod incarnation;
 pub mod ledger;
 pub mod lifecycle;
 pub mod limits;
@@ -37,6 +40,7 @@ pub mod store;
 pub mod sweeper;
 pub mod thread;
 pub mod vendor;
+pub mod ward;
 pub mod watch;
 pub mod who;
 pub mod worker;

@@ -6,7 +6,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::{Failure, Outcome, output};
+use crate::adopt;
 use crate::config::{SAMPLE_PASSWORD_FILE, Settings, sample};
+use crate::db::identity::WitnessFiles;
 use crate::db::{self, Part};
 use crate::exit;
 use crate::owner::StateDir;
@@ -85,16 +87,24 @@ pub fn make_databases(state_dir: &Path) -> Result<Vec<(PathBuf, bool)>, Failure>
             "this state folder is in use by a running agent, or cannot be written; stop the agent first",
         )
     })?;
+    let mut witness =
+        WitnessFiles::open(&state).map_err(|error| Failure::new(exit::TRY_AGAIN, error.to_string()))?;
     let mut made = Vec::new();
+    let mut open = Vec::new();
     for (path, part, mode) in [(outbox, Part::Outbox, 0o660), (inbox, Part::Inbox, 0o600)] {
         let new = !there(&path);
-        drop(db::create(&path, part)?);
+        open.push(db::create(&path, part)?);
         if new {
             // SQLite gives -wal and -shm the mode of the file itself.
             fs::set_permissions(&path, fs::Permissions::from_mode(mode))
                 .map_err(|error| cannot(&path, &error))?;
         }
         made.push((path, new));
+    }
+    if let [outbox, inbox] = open.as_mut_slice() {
+        let new = made.iter().all(|(_, new)| *new);
+        adopt::first(inbox, outbox, &state, &mut witness, new)
+            .map_err(|error| Failure::new(exit::CANNOT_CREATE, error.to_string()))?;
     }
     Ok(made)
 }

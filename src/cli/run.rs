@@ -34,6 +34,9 @@ pub fn run(file: &SettingsFile) -> Outcome {
     let _ignored = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let agent = Agent::start(&settings, &file.path)
         .map_err(|error| Failure::new(error.exit_code(), error.to_string()))?;
+    if let Some(reason) = agent.held() {
+        log::warn!("HELD: nothing is sent: {reason}");
+    }
     log::info!("ready: owner {}, {} destinations", agent.owner(), settings.destinations.len());
     notify(&[NotifyState::Ready, NotifyState::Status(&agent.status_line())]);
 

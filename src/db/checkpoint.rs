@@ -47,8 +47,9 @@ impl Checkpointer {
                     let stuck = log.saturating_sub(copied) > WAL_FRAMES_PINNED;
                     if stuck && !pinned {
                         log::warn!(
-                            "{}: its write-ahead log grows ({log} pages): a reader holds an old state open; find it with `onceward check`",
-                            path.display()
+                            "{}: its write-ahead log grows ({log} pages): a reader holds an old state open; find it with `onceward check`{}",
+                            path.display(),
+                            super::holder::in_words(&path)
                         );
                     }
                     pinned = stuck;

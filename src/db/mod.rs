@@ -5,10 +5,13 @@
 //! IMMEDIATE (S1); a file is never created where one was expected.
 
 pub mod checkpoint;
+pub mod holder;
+pub mod identity;
 pub mod kill;
 pub mod migrate;
 pub mod pool;
 pub mod queue;
+pub mod reserve;
 pub mod writer;
 
 use std::path::{Path, PathBuf};

@@ -715,6 +715,15 @@ pub fn hold(connection: &Connection, message_id: &str, reason: &str, now_ms: i64
     )
 }
 
+/// PENDING -> HELD for all that waits. Returns how many.
+pub fn hold_all(connection: &Connection, reason: &str, now_ms: i64) -> rusqlite::Result<usize> {
+    connection
+        .prepare_cached(
+            "UPDATE outbox SET status = 'HELD', reason = ?1, updated_at_ms = ?2 WHERE status = 'PENDING'",
+        )?
+        .execute(params![reason, now_ms])
+}
+
 /// PARKED | HELD -> PENDING, due now, with a fresh budget of attempts.
 pub fn release(
     connection: &Connection,

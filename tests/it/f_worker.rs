@@ -170,6 +170,7 @@ fn f13_copies_of_one_message_in_two_agents_worth_of_workers_make_one_call() {
         open(Part::Inbox, &inbox),
         checkpointer,
         onceward::store::tally::land,
+        None,
     )
     .expect("starts");
     // Two agents' worth: two owners, eight workers each, one inbox.
@@ -186,6 +187,10 @@ fn f13_copies_of_one_message_in_two_agents_worth_of_workers_make_one_call() {
                 policy: Arc::new(Policy::new(&settings)),
                 alerts: Alerts::new(vec!["gateway".into()], std::time::Duration::from_secs(60), &[]),
                 stop: Arc::new(AtomicBool::new(false)),
+                hold: onceward::hold::Hold::new(
+                    Alerts::new(Vec::new(), std::time::Duration::from_secs(60), &[]),
+                    None,
+                ),
             })
         })
         .into();
