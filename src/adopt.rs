@@ -58,7 +58,7 @@ pub fn first(
     inbox: &mut Connection,
     outbox: &mut Connection,
     state: &StateDir,
-    witness: &mut WitnessFiles,
+    witness: &WitnessFiles,
     made_now: bool,
 ) -> rusqlite::Result<()> {
     // Where nothing was ever inserted, nothing can be sent twice.

@@ -8,6 +8,7 @@
 pub mod adopt;
 pub mod agent;
 pub mod alert;
+pub mod archive;
 pub mod cli;
 pub mod clock;
 pub mod config;

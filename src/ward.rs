@@ -113,8 +113,9 @@ impl Ward {
         Ok(())
     }
 
-    /// Whether there is a witness outside the state folder.
-    pub fn has_outside(&self) -> bool {
-        self.witness.has_outside()
+    /// Makes the witnesses that are missing. Returns whether there is one outside the state folder.
+    pub fn make_witnesses(&self) -> std::io::Result<bool> {
+        self.witness.make()?;
+        Ok(self.witness.has_outside())
     }
 }

@@ -87,7 +87,7 @@ pub fn make_databases(state_dir: &Path) -> Result<Vec<(PathBuf, bool)>, Failure>
             "this state folder is in use by a running agent, or cannot be written; stop the agent first",
         )
     })?;
-    let mut witness =
+    let witness =
         WitnessFiles::open(&state).map_err(|error| Failure::new(exit::TRY_AGAIN, error.to_string()))?;
     let mut made = Vec::new();
     let mut open = Vec::new();
@@ -103,13 +103,14 @@ pub fn make_databases(state_dir: &Path) -> Result<Vec<(PathBuf, bool)>, Failure>
     }
     if let [outbox, inbox] = open.as_mut_slice() {
         let new = made.iter().all(|(_, new)| *new);
-        adopt::first(inbox, outbox, &state, &mut witness, new)
+        adopt::first(inbox, outbox, &state, &witness, new)
             .map_err(|error| Failure::new(exit::CANNOT_CREATE, error.to_string()))?;
     }
     Ok(made)
 }
 
-fn make_dir(path: &Path, mode: u32) -> Result<(), Failure> {
+/// Makes a folder with this mode; one that is there keeps its own.
+pub fn make_dir(path: &Path, mode: u32) -> Result<(), Failure> {
     if path.is_dir() {
         return Ok(());
     }

@@ -48,6 +48,10 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     }
     let older_ms = args.older.as_deref().map(older).transpose()?.map(|span| wall_ms().saturating_sub(span));
     let views = views::open(&settings)?;
+    // Beside the list, so that JSON lines stay JSON lines.
+    if let Some(held) = views.held() {
+        eprintln!("HELD: nothing is sent: {held}");
+    }
     let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());
     let mut statement = views
         .outbox

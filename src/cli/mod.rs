@@ -1,7 +1,9 @@
 //! The table of commands; one file for each. Help, manual page and completions are printed from this table.
 
+mod adopt;
 mod agent_call;
 mod alert;
+mod backup;
 mod check;
 mod clock;
 mod demo;
@@ -11,6 +13,7 @@ mod lists;
 mod logging;
 mod output;
 mod purge;
+mod restore;
 mod run;
 mod sandbox;
 mod settings_file;
@@ -108,6 +111,12 @@ enum Command {
     Verify(verify::Args),
     /// Retention now: wipe old numbers and texts, let old keys go; or give the space back (--compact)
     Purge(purge::Args),
+    /// Both databases in one checked file; agent up or down
+    Backup(backup::Args),
+    /// Put a backup in place of the databases; what is there is set aside, and all is held until `adopt`
+    Restore(restore::Args),
+    /// Go on with the files that are there, after a restore, a clone, a swapped or an older file
+    Adopt(adopt::Args),
     /// Print the schema of both databases
     Schema,
     /// Print the manual page
@@ -148,6 +157,9 @@ pub fn main() -> i32 {
         Command::Alert(args) => alert::run(&settings, args),
         Command::Verify(args) => verify::run(&settings, args),
         Command::Purge(args) => purge::run(&settings, args),
+        Command::Backup(args) => backup::run(&settings, args),
+        Command::Restore(args) => restore::run(&settings, args),
+        Command::Adopt(args) => adopt::run(&settings, args),
         Command::Schema => output::print(include_str!("../../schema.sql")),
         Command::Man => man(),
         Command::Completions { shell } => {

@@ -82,6 +82,11 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     if let Some(trace) = &traceparent {
         say("traceparent", trace.clone());
     }
+    if line.closed_at_ms.is_none()
+        && let Some(held) = views.held()
+    {
+        say("HELD", format!("nothing is sent: {held}"));
+    }
     say("created", at(line.created_at_ms));
     say("due", at(line.not_before_ms));
     if let Some(deadline) = line.expires_at_ms {

@@ -94,7 +94,7 @@ fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
     let free =
         rustix::fs::statvfs(&views.state.root).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize)).ok();
     Ok(json!({
-        "alive": holder.is_some(), "holder": holder, "agent": agent, "now_ms": now_ms, "clock_doubt": clock_doubt, "state_dir": settings.agent.state_dir,
+        "alive": holder.is_some(), "holder": holder, "agent": agent, "now_ms": now_ms, "clock_doubt": clock_doubt, "held": views.held(), "state_dir": settings.agent.state_dir,
         "environment": settings.agent.environment, "timezone": settings.agent.timezone.iana_name(), "disk_free_bytes": free,
         "waiting": live, "closed": closed, "purged_at_ms": purged_at_ms, "quarantined": quarantined, "inbox": fates, "today": today, "alerts": alerts,
     }))
@@ -108,6 +108,9 @@ fn for_people(status: &Value, settings: &Settings) -> String {
     match status["holder"].as_str() {
         Some(holder) => out.push_str(&format!("agent    running: {holder}\n")),
         None => out.push_str("agent    NOT RUNNING (messages are kept and wait)\n"),
+    }
+    if let Some(held) = status["held"].as_str() {
+        out.push_str(&format!("HELD     nothing is sent: {held}\n"));
     }
     out.push_str(&format!("clock    {} ({})\n", output::local_time(now_ms, zone), text(&status["timezone"])));
     if let Some(doubt) = status["clock_doubt"].as_str() {

@@ -5,7 +5,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::Failure;
 use crate::config::Settings;
 use crate::db::{self, Part};
-use crate::owner::StateDir;
+use crate::owner::{self, StateDir};
+use crate::store::incarnation;
 
 /// Readers of both files.
 pub struct Views {
@@ -31,6 +32,16 @@ pub fn open(settings: &Settings) -> Result<Views, Failure> {
         Err(error) => return Err(error.into()),
     };
     Ok(Views { state, outbox, inbox })
+}
+
+impl Views {
+    /// Why nothing is sent: by the sign of the running agent, or by the mark that a start or a restore left.
+    pub fn held(&self) -> Option<String> {
+        let alive = owner::holder(&self.state).is_some();
+        let said = if alive { owner::held(&self.state) } else { None };
+        let marked = || self.inbox.as_ref().and_then(|inbox| incarnation::held(inbox).ok().flatten());
+        said.or_else(|| marked().map(|text| format!("{text} (until `onceward adopt`)")))
+    }
 }
 
 /// One outbox row for lists.

@@ -7,7 +7,9 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -90,7 +92,7 @@ pub struct WitnessFiles {
 #[derive(Debug)]
 struct Place {
     path: PathBuf,
-    file: Option<File>,
+    file: OnceLock<File>,
     /// Is there and cannot be read.
     bad: bool,
     found: Option<(u64, Witness)>,
@@ -102,6 +104,9 @@ struct State {
     turn: u64,
     warned: bool,
 }
+
+/// Longest wait for a look of another process.
+const LOOKS_END: Duration = Duration::from_millis(500);
 
 /// Why the witnesses cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -116,10 +121,16 @@ impl WitnessFiles {
     pub fn open(state: &StateDir) -> Result<Self, WitnessError> {
         let inside = Place::open(state.witness_inside());
         let outside = Place::open(state.witness_outside());
-        if let Some(file) = &outside.file
-            && flock(file, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK)
-        {
-            return Err(WitnessError::Held(outside.path));
+        if let Some(file) = outside.file.get() {
+            // A `check` takes it for a moment.
+            let end = Instant::now() + LOOKS_END;
+            while flock(file, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK)
+            {
+                if Instant::now() >= end {
+                    return Err(WitnessError::Held(outside.path));
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
         let turn = |place: &Place| place.found.as_ref().map_or(0, |(turn, _)| *turn);
         let turn = turn(&inside).max(turn(&outside));
@@ -127,10 +138,10 @@ impl WitnessFiles {
     }
 
     /// Makes what is missing (empty): for `init`, `adopt` and `restore`. The outside one may not be possible; the inside one must.
-    pub fn make(&mut self) -> io::Result<()> {
+    pub fn make(&self) -> io::Result<()> {
         self.inside.make()?;
         let made = self.outside.make();
-        if let (Ok(()), Some(file)) = (&made, &self.outside.file) {
+        if let (Ok(()), Some(file)) = (&made, self.outside.file.get()) {
             let _ = flock(file, FlockOperation::NonBlockingLockExclusive);
         }
         Ok(())
@@ -138,7 +149,7 @@ impl WitnessFiles {
 
     /// Whether there is one outside.
     pub fn has_outside(&self) -> bool {
-        self.outside.file.is_some()
+        self.outside.file.get().is_some()
     }
 
     /// What was found of both when they were opened: (inside, outside).
@@ -153,7 +164,7 @@ impl WitnessFiles {
         state.record = witness;
         self.write_record(&mut state)?;
         for place in [&self.inside, &self.outside] {
-            if let Some(file) = &place.file {
+            if let Some(file) = place.file.get() {
                 file.sync_data()?;
             }
         }
@@ -180,7 +191,7 @@ impl WitnessFiles {
         let bytes = incarnation::record(&state.record, state.turn);
         let at = (state.turn % 2) * RECORD_BYTES as u64;
         for place in [&self.inside, &self.outside] {
-            if let Some(file) = &place.file {
+            if let Some(file) = place.file.get() {
                 file.write_all_at(&bytes, at)?;
             }
         }
@@ -203,16 +214,19 @@ impl Place {
                     filled += read;
                 }
                 let found = incarnation::newest(&bytes[..filled]);
-                Self { path, bad: found.is_none(), found, file: Some(file) }
+                Self { path, bad: found.is_none(), found, file: file.into() }
             }
-            Err(error) => {
-                Self { path, file: None, bad: error.kind() != io::ErrorKind::NotFound, found: None }
-            }
+            Err(error) => Self {
+                path,
+                file: OnceLock::new(),
+                bad: error.kind() != io::ErrorKind::NotFound,
+                found: None,
+            },
         }
     }
 
-    fn make(&mut self) -> io::Result<()> {
-        if self.file.is_some() {
+    fn make(&self) -> io::Result<()> {
+        if self.file.get().is_some() {
             return Ok(());
         }
         if let Some(folder) = self.path.parent()
@@ -231,7 +245,7 @@ impl Place {
         if let Some(folder) = self.path.parent() {
             File::open(folder)?.sync_all()?;
         }
-        self.file = Some(file);
+        let _: &File = self.file.get_or_init(|| file);
         Ok(())
     }
 

@@ -8,6 +8,7 @@
 //! not in that table is answered from its head alone. No CORS headers, ever. Never sends a message itself, and holds no
 //! transaction: what is written goes through the inbox's one writer.
 
+pub mod adopt;
 pub mod guard;
 mod health;
 mod reports;

@@ -7,6 +7,7 @@ mod support;
 
 mod cli;
 mod f_alerts;
+mod f_copies;
 mod f_clock;
 mod f_flow;
 mod f_http;
