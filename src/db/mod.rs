@@ -86,6 +86,12 @@ impl DbError {
     pub fn sqlite(path: &Path, source: rusqlite::Error) -> Self {
         Self::Sqlite { path: path.to_owned(), source }
     }
+    /// Whether the file is damaged, or no database at all.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::Sqlite { source, .. } if matches!(
+            source.sqlite_error_code(), Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt)
+        ))
+    }
     /// Whether waiting may help (somebody holds the lock, the disk is full).
     pub fn is_temporary(&self) -> bool {
         matches!(self, Self::Sqlite { source, .. } if is_busy(source) || is_full(source))

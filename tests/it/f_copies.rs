@@ -12,6 +12,11 @@ fn copy(from: &Path, to: &Path) {
     assert!(done.success());
 }
 
+/// With a socket of its own, so that `adopt` reaches the running agent.
+fn world() -> World {
+    World::with("[listen]\nsocket = \"agent.sock\"\n", "")
+}
+
 fn sent(world: &World) -> i64 {
     world.count("SELECT count(*) FROM inbox WHERE status = 'SENT'")
 }
@@ -43,7 +48,7 @@ fn held(world: &World, reason: &str) -> Agent {
 
 /// A world whose agent has sent ten messages and is stopped; its folder then is copied to `old`.
 fn with_a_copy() -> (World, std::path::PathBuf) {
-    let world = World::new();
+    let world = world();
     let agent = world.agent();
     world.put_many("a", 10);
     world.wait("sent", |world| sent(world) == 10);
@@ -55,7 +60,7 @@ fn with_a_copy() -> (World, std::path::PathBuf) {
 
 #[test]
 fn f26_an_older_copy_of_the_state_folder_put_back_sends_nothing_until_adopted() {
-    let world = World::new();
+    let world = world();
     world.put_many("a", 10);
     let old = world.dir.path().join("old");
     copy(&world.dir.path().join("state"), &old); // ten wait in it
@@ -76,7 +81,7 @@ fn f26_an_older_copy_of_the_state_folder_put_back_sends_nothing_until_adopted() 
     world.wait_inbox(&new, "SENT");
     agent.stop();
     let agent = world.agent();
-    assert!(!agent.log().contains("HELD"), "{}", agent.log());
+    assert!(!agent.log().contains("HELD: "), "{}", agent.log());
     let ledger = world.sandbox.ledger().totals();
     assert_eq!((ledger.arrived, ledger.repeated), (11, 0));
     assert_eq!(world.count("SELECT count(*) FROM inbox WHERE status = 'SENT'"), 1);
@@ -108,7 +113,7 @@ fn held_again(world: &World) -> Agent {
 
 #[test]
 fn f26_two_agents_on_a_folder_and_its_copy_send_once() {
-    let world = World::new();
+    let world = world();
     world.faults(&["delay=20ms"]);
     let first = world.agent();
     world.put_many("a", 200);
@@ -118,7 +123,7 @@ fn f26_two_agents_on_a_folder_and_its_copy_send_once() {
     copy(&state, &clone);
     let settings = std::fs::read_to_string(&world.config).expect("settings");
     let settings = settings.replace(&state.display().to_string(), &clone.display().to_string());
-    let settings = settings.replace("[agent]", "[listen]\nsocket = \"clone.sock\"\n[agent]");
+    let settings = settings.replace("agent.sock", "clone.sock");
     let other_config = world.dir.path().join("clone.toml");
     std::fs::write(&other_config, settings).expect("written");
     let mut command = Command::new(BIN);
@@ -155,7 +160,7 @@ fn f26_each_file_alone_that_is_older_is_seen() {
         let _ = std::fs::remove_file(path.with_extension("db-shm"));
     }
     let agent = world.agent();
-    assert!(!agent.log().contains("HELD"), "{}", agent.log());
+    assert!(!agent.log().contains("HELD: "), "{}", agent.log());
     agent.stop();
 }
 
@@ -199,7 +204,7 @@ fn f30_a_swapped_inbox_and_a_lost_witness_hold_everything() {
     world.wait("sent", |world| sent(world) == 11);
     agent.stop();
     let agent = world.agent();
-    assert!(!agent.log().contains("HELD"), "{}", agent.log());
+    assert!(!agent.log().contains("HELD: "), "{}", agent.log());
     agent.stop();
 }
 
@@ -216,7 +221,7 @@ fn f30_a_lost_inbox_refuses_and_neither_run_nor_init_makes_an_empty_one() {
 
 #[test]
 fn f30_a_corrupt_file_is_refused_kept_and_set_aside_by_restore() {
-    let world = World::new();
+    let world = world();
     world.put_many("w", 3);
     let backup = world.dir.path().join("backup.tar").display().to_string();
     assert_eq!(world.onceward(&["backup", &backup]).0, 0);
@@ -251,7 +256,7 @@ fn set_aside(world: &World) -> std::path::PathBuf {
 
 #[test]
 fn f26_a_backup_under_load_knows_all_that_its_outbox_would_send_and_restores_held() {
-    let world = World::new();
+    let world = world();
     world.faults(&["delay=2ms"]);
     let agent = world.agent();
     world.put_many("a", 600);
@@ -269,7 +274,8 @@ fn f26_a_backup_under_load_knows_all_that_its_outbox_would_send_and_restores_hel
     let tar = Command::new("tar").arg("xf").arg(&backup).arg("-C").arg(&unpacked).status().expect("tar runs");
     assert!(tar.success());
     let both = rusqlite::Connection::open(unpacked.join("outbox/outbox.db")).expect("opens");
-    both.execute("ATTACH ?1 AS i", [unpacked.join("inbox/inbox.db").display().to_string()]).expect("attached");
+    both.execute("ATTACH ?1 AS i", [unpacked.join("inbox/inbox.db").display().to_string()])
+        .expect("attached");
     let unknown: i64 = both
         .query_row(
             "SELECT count(*) FROM outbox WHERE status = 'PUBLISHED' AND message_id NOT IN (SELECT message_id FROM i.inbox)",
@@ -299,7 +305,7 @@ fn f26_a_backup_under_load_knows_all_that_its_outbox_would_send_and_restores_hel
 
 #[test]
 fn f26_a_damaged_backup_is_refused_and_changes_nothing() {
-    let world = World::new();
+    let world = world();
     world.put_many("w", 3);
     let backup = world.dir.path().join("backup.tar");
     let name = backup.display().to_string();
@@ -319,8 +325,8 @@ fn f26_a_damaged_backup_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn f14_s14_a_stale_log_beside_a_restored_file_goes_aside_with_its_database() {
-    let world = World::new();
+fn f26_a_stale_log_beside_a_restored_file_goes_aside_with_its_database() {
+    let world = world();
     world.put_many("w", 2);
     let backup = world.dir.path().join("backup.tar").display().to_string();
     assert_eq!(world.onceward(&["backup", &backup]).0, 0);
@@ -367,7 +373,12 @@ fn f32_a_file_moved_replaced_or_deleted_under_the_agent_stops_it_before_the_next
             .expect("inserted");
         agent.wait_log("HELD: nothing is sent");
         let name = file.rsplit('/').next().expect("a name");
-        assert!(agent.log().contains(&format!("{name} was {}", if how == "replaced" { how } else { "moved or deleted" })));
+        assert!(
+            agent.log().contains(&format!(
+                "{name} was {}",
+                if how == "replaced" { how } else { "moved or deleted" }
+            ))
+        );
         std::thread::sleep(std::time::Duration::from_millis(1200));
         assert_eq!(world.sandbox.ledger().totals().arrived, 10, "{file} {how}: {}", agent.log());
         if how != "replaced" {
@@ -381,7 +392,7 @@ fn f32_a_file_moved_replaced_or_deleted_under_the_agent_stops_it_before_the_next
             assert_eq!(adopt(&world, "--send-waiting").0, 1, "a restart is needed, not an adoption");
             agent.stop();
             let agent = world.agent();
-            assert!(!agent.log().contains("HELD"), "{}", agent.log());
+            assert!(!agent.log().contains("HELD: "), "{}", agent.log());
             world.wait("all sent", |world| sent(world) == 30);
             agent.stop();
         }
@@ -411,7 +422,7 @@ fn f32_the_folder_deleted_and_made_anew_is_neither_used_nor_given_to_a_second_ag
 
 #[test]
 fn f32_a_removed_log_whose_rows_are_lost_with_a_kill_is_known_at_the_next_start() {
-    let world = World::new();
+    let world = world();
     world.faults(&["delay=10ms"]);
     let agent = world.agent();
     world.put_many("a", 300);
@@ -425,8 +436,7 @@ fn f32_a_removed_log_whose_rows_are_lost_with_a_kill_is_known_at_the_next_start(
         std::fs::remove_file(world.inbox_path().with_extension(suffix)).expect("removed");
     }
     agent.wait_log("HELD: nothing is sent");
-    agent.kill9();
-    drop(reader);
+    agent.kill9(); // the reader stays: its end would copy back what it sees of the log
     let arrived = world.sandbox.ledger().totals().arrived;
     let agent = world.agent();
     let log = agent.log();
@@ -435,4 +445,5 @@ fn f32_a_removed_log_whose_rows_are_lost_with_a_kill_is_known_at_the_next_start(
     let ledger = world.sandbox.ledger().totals();
     assert_eq!((ledger.arrived, ledger.repeated), (arrived, 0));
     agent.stop();
+    drop(reader);
 }

@@ -7,9 +7,11 @@ mod support;
 
 mod cli;
 mod f_alerts;
-mod f_copies;
 mod f_clock;
+mod f_copies;
+mod f_disk;
 mod f_flow;
+mod f_held;
 mod f_http;
 mod f_policy;
 mod f_producer;
