@@ -138,8 +138,10 @@ pub const CONSENT_FRESH: Duration = Duration::from_millis(50);
 
 /// Kept back on the disk for outcomes of calls already made (F18).
 pub const RESERVE_BYTES: u64 = 4 << 20;
-/// Nothing new is claimed, and `enqueue` refuses, with less room than this beside the reserve.
+/// Nothing new is claimed with less room than this beside the reserve.
 pub const SEND_FREE_MIN: u64 = 4 << 20;
+/// `enqueue` refuses with less room than this: intake stops first, and the reserve given back is not its to fill.
+pub const INTAKE_FREE_MIN: u64 = RESERVE_BYTES + SEND_FREE_MIN;
 /// Shortest time between two looks at the room on the disk.
 pub const DISK_LOOK: Duration = Duration::from_millis(200);
 /// How often the agent looks at its files while nothing else makes it look (every claim does).

@@ -17,7 +17,7 @@ use crate::config::Settings;
 use crate::db::reserve;
 use crate::db::{self, Durability, Part};
 use crate::exit;
-use crate::limits::SEND_FREE_MIN;
+use crate::limits::INTAKE_FREE_MIN;
 use crate::limits::{DEDUP_KEY_CHARS_MAX, FIELD_CHARS_MAX, PAYLOAD_BYTES_MAX};
 use crate::message::{Class, Destination, Message, MessageId};
 use crate::owner::StateDir;
@@ -117,7 +117,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     // The last of the room is for the outcomes of calls already made.
     let folder = StateDir::new(&settings.agent.state_dir).outbox_dir();
     if let Some(free) = reserve::free(&folder)
-        && free < SEND_FREE_MIN
+        && free < INTAKE_FREE_MIN
     {
         let text = format!(
             "{}: the disk is full ({} KiB free): nothing was taken; make room and try again",

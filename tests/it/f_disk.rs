@@ -99,6 +99,7 @@ fn f18_a_full_disk_records_what_was_called_claims_nothing_and_goes_on_by_itself(
     world.wait("no call without its outcome", |world| {
         world.count("SELECT count(*) FROM inbox WHERE status = 'SENDING'") == 0
     });
+    assert!(!reserve.exists(), "by the room of the reserve");
     let called = world.sandbox.ledger().totals().arrived;
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(world.sandbox.ledger().totals().arrived, called, "nothing new is claimed");
