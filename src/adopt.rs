@@ -63,7 +63,8 @@ pub fn first(
 ) -> rusqlite::Result<()> {
     // Where nothing was ever inserted, nothing can be sent twice.
     let unused = incarnation::claims(inbox)? == 0 && incarnation::rows(outbox)? == 0;
-    if !made_now && !(unused && !judge(&found(inbox, outbox, state, witness)?).is_empty()) {
+    let unfinished = unused && !judge(&found(inbox, outbox, state, witness)?).is_empty();
+    if !made_now && !unfinished {
         return Ok(());
     }
     witness.make().map_err(io)?;

@@ -145,7 +145,7 @@ pub struct Agent {
     stop_within: Duration,
     sweep: SweepParts,
     gates: Vec<(String, Arc<Gate>)>,
-    hold: Hold,
+    ward: Arc<Ward>,
     telling: Telling,
     _ownership: Ownership,
 }
@@ -217,7 +217,7 @@ impl Agent {
 
         let known_destinations = crate::store::destination::all(&connection).map_err(sqlite)?;
         let (inbox_checkpointer, inbox_checkpoint_thread) =
-            checkpointer("ckpt-inbox", &inbox_path, Part::Inbox)?;
+            checkpointer("ckpt-inbox", &inbox_path, Part::Inbox, &ward)?;
         let (writer, writer_thread) = Writer::start(
             "inbox-writer",
             inbox_path.clone(),
@@ -337,7 +337,7 @@ impl Agent {
         }
 
         let (outbox_checkpointer, outbox_checkpoint_thread) =
-            checkpointer("ckpt-outbox", &outbox_path, Part::Outbox)?;
+            checkpointer("ckpt-outbox", &outbox_path, Part::Outbox, &ward)?;
         let look_at = Conditions::new(conditions::Parts {
             alerts: alerts.clone(),
             interval: settings.alert.interval,
@@ -434,7 +434,7 @@ impl Agent {
                 seen: Seen::default(),
             },
             gates,
-            hold,
+            ward,
             telling: Telling { conditions, conditions_stop, notifier, notifier_stop },
             _ownership: ownership,
         };
@@ -496,7 +496,7 @@ impl Agent {
             })
             .collect();
         let commits = self.writer.health().commits.load(Ordering::Relaxed);
-        if let Some(reason) = self.hold.reason() {
+        if let Some(reason) = self.ward.hold.reason() {
             format!("HELD, nothing is sent: {reason}")
         } else if self.writer.is_in_trouble() {
             "the inbox cannot be written: nothing is sent until it can".into()
@@ -509,7 +509,7 @@ impl Agent {
 
     /// Why nothing is sent; `None` = it is.
     pub fn held(&self) -> Option<String> {
-        self.hold.reason()
+        self.ward.hold.reason()
     }
 
     /// How long a stop may take.
@@ -520,6 +520,8 @@ impl Agent {
     /// Graceful stop (F16). True if every section from claim to record came to its end.
     pub fn stop(self) -> bool {
         let deadline = Instant::now() + self.stop_within;
+        // Nothing is closed over files that others have put there.
+        self.ward.freeze_if_replaced();
         self.ready.store(false, Ordering::SeqCst);
         self.stop.store(true, Ordering::SeqCst);
         self.flags.stop();
@@ -643,8 +645,9 @@ fn checkpointer(
     name: &'static str,
     path: &Path,
     part: Part,
+    ward: &Ward,
 ) -> Result<(Checkpointer, JoinHandle<()>), StartError> {
-    Checkpointer::start(name, path.to_owned(), part)
+    Checkpointer::start(name, path.to_owned(), part, ward.frozen())
         .map_err(|reason| StartError::Db(DbError::Unusable { path: path.to_owned(), reason }))
 }
 

@@ -7,7 +7,8 @@
 //! Never: opens a database, decides about one message.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use rusqlite::Connection;
@@ -28,12 +29,27 @@ pub struct Ward {
     /// Set once everything is open.
     files: OnceLock<OpenFiles>,
     disk_looked: Mutex<Option<Instant>>,
+    /// Shared with the checkpointers.
+    frozen: Arc<AtomicBool>,
 }
 
 impl Ward {
     /// Of one agent.
     pub fn new(hold: Hold, witness: WitnessFiles, reserve: Reserve) -> Self {
-        Self { hold, witness, reserve, files: OnceLock::new(), disk_looked: Mutex::new(None) }
+        let (files, disk_looked) = (OnceLock::new(), Mutex::new(None));
+        Self { hold, witness, reserve, files, disk_looked, frozen: Arc::default() }
+    }
+
+    /// Set once other files lie at the paths than are open.
+    pub fn frozen(&self) -> Arc<AtomicBool> {
+        self.frozen.clone()
+    }
+
+    /// Before the files are closed, too.
+    pub fn freeze_if_replaced(&self) {
+        if self.files.get().is_some_and(OpenFiles::replaced) {
+            self.frozen.store(true, Ordering::SeqCst);
+        }
     }
 
     /// From now on the files at these paths must stay the ones that are open.
@@ -71,6 +87,7 @@ impl Ward {
         match self.files.get().and_then(OpenFiles::changed) {
             None => true,
             Some(text) => {
+                self.freeze_if_replaced();
                 self.hold.set(Why::Files, &text);
                 false
             }

@@ -74,6 +74,15 @@ impl OpenFiles {
     }
 }
 
+impl OpenFiles {
+    /// Whether something else lies at one of the paths now (and not only nothing).
+    pub fn replaced(&self) -> bool {
+        self.files.iter().any(|(path, dev, ino)| {
+            std::fs::metadata(path).is_ok_and(|meta| (meta.dev(), meta.ino()) != (*dev, *ino))
+        })
+    }
+}
+
 /// `outbox.db` and `-wal`: `outbox.db-wal`.
 pub fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.to_owned().into_os_string();

@@ -15,7 +15,7 @@ pub(super) fn ready(context: &Context, _: &Request<'_>) -> Answer {
         return Answer::text(503, "starting or stopping\n");
     }
     if let Some(reason) = context.ward.hold.reason() {
-        return Answer::text(503, &format!("held: {reason}\n"));
+        return Answer::text(503, format!("held: {reason}\n"));
     }
     if context.writer.is_in_trouble() {
         return Answer::text(503, "the inbox cannot be written: nothing is sent until it can\n");

@@ -401,6 +401,25 @@ fn f32_a_file_moved_replaced_or_deleted_under_the_agent_stops_it_before_the_next
 }
 
 #[test]
+fn f32_files_put_there_by_others_are_left_alone_by_the_stop() {
+    let (world, _) = with_a_copy();
+    let agent = world.agent();
+    world.put_many("b", 3);
+    world.wait("sent", |world| sent(world) == 13);
+    let inbox = world.inbox_path();
+    let wal = inbox.with_extension("db-wal");
+    for (path, bytes) in [(&inbox, &b"another database"[..]), (&wal, b"and its log")] {
+        let new = path.with_extension("new");
+        std::fs::write(&new, bytes).expect("written");
+        std::fs::rename(&new, path).expect("put in its place");
+    }
+    agent.wait_log("HELD: nothing is sent");
+    agent.stop();
+    assert_eq!(std::fs::read(&inbox).expect("there"), b"another database");
+    assert_eq!(std::fs::read(&wal).expect("there"), b"and its log");
+}
+
+#[test]
 fn f32_the_folder_deleted_and_made_anew_is_neither_used_nor_given_to_a_second_agent() {
     let (world, _) = with_a_copy();
     let agent = world.agent();
