@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -148,6 +148,8 @@ pub fn take(state: &StateDir, config: &Path) -> Result<Ownership, OwnerError> {
     }
     let mut name =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path).map_err(io)?;
+    // What root makes here is for the agent's user.
+    let _ = give_to_owner_of(&state.inbox_dir(), &path);
     let line = format!(
         "pid {}, settings {}, since {}\n",
         std::process::id(),
@@ -180,6 +182,15 @@ pub fn holder(state: &StateDir) -> Option<String> {
         }
         Ok(()) | Err(_) => None,
     }
+}
+
+/// Gives a file of ours (never a database that is open) to whom a folder belongs. Nothing where it is so already.
+pub fn give_to_owner_of(folder: &Path, path: &Path) -> std::io::Result<()> {
+    let (folder, file) = (std::fs::metadata(folder)?, std::fs::metadata(path)?);
+    if (folder.uid(), folder.gid()) == (file.uid(), file.gid()) {
+        return Ok(());
+    }
+    std::os::unix::fs::chown(path, Some(folder.uid()), Some(folder.gid()))
 }
 
 /// Why the running agent sends nothing; `None` = it does, or it cannot be seen from here.

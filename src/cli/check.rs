@@ -5,15 +5,12 @@ use rusqlite::Connection;
 
 use super::settings_file::SettingsFile;
 use super::{Failure, Outcome, output};
-use crate::adopt;
 use crate::clock::watch::newest_recorded;
 use crate::clock::{self, Doubt, wall_ms};
 use crate::config::Settings;
-use crate::db::identity::WitnessFiles;
 use crate::db::{self, Durability, Part, holder};
 
 use crate::exit;
-use crate::incarnation::{in_words, judge};
 use crate::owner::{self, StateDir};
 use crate::store::{incarnation, meta};
 use crate::vendor;
@@ -181,18 +178,7 @@ fn agent_pid(state: &StateDir) -> Option<u32> {
 
 /// Whether these are the files that the agent wrote last, and whether it is held.
 fn identity(verdicts: &mut Verdicts, state: &StateDir, outbox: &Connection, inbox: &Connection) {
-    let mut held = owner::held(state).filter(|_| owner::holder(state).is_some());
-    if held.is_none() {
-        held = incarnation::held(inbox).ok().flatten();
-    }
-    if held.is_none()
-        && owner::holder(state).is_none()
-        && let Ok(witness) = WitnessFiles::open(state)
-        && let Ok(found) = adopt::found(inbox, outbox, state, &witness)
-    {
-        let doubts = judge(&found);
-        held = if doubts.is_empty() { None } else { Some(in_words(&doubts)) };
-    }
+    let held = super::views::held(state, outbox, Some(inbox));
     match held {
         Some(reason) => {
             verdicts.say(

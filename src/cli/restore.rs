@@ -169,22 +169,14 @@ fn put_in_place(
     for (copy, target, mode) in [(&copies[1], state.inbox(), 0o600), (&copies[0], state.outbox(), 0o660)] {
         std::fs::set_permissions(copy, std::fs::Permissions::from_mode(mode))
             .map_err(|error| io(copy, &error))?;
-        same_owner_as_folder(copy, &target).map_err(|error| io(&target, &error))?;
+        // Root restores for the agent's user: a file belongs to whom its folder belongs.
+        if let Some(folder) = target.parent() {
+            owner::give_to_owner_of(folder, copy).map_err(|error| io(&target, &error))?;
+        }
         std::fs::rename(copy, &target).map_err(|error| io(&target, &error))?;
         backup::sync_folder_of(&target).map_err(|error| io(&target, &error))?;
     }
     Ok(aside)
-}
-
-/// Root restores for the agent's user: a file belongs to whom its folder belongs.
-fn same_owner_as_folder(copy: &Path, target: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::{MetadataExt, chown};
-    let Some(folder) = target.parent() else { return Ok(()) };
-    let (folder, file) = (std::fs::metadata(folder)?, std::fs::metadata(copy)?);
-    if (folder.uid(), folder.gid()) == (file.uid(), file.gid()) {
-        return Ok(());
-    }
-    chown(copy, Some(folder.uid()), Some(folder.gid()))
 }
 
 /// In the copy, before it is in place: whoever starts on it is held.

@@ -3,8 +3,11 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Failure;
+use crate::adopt;
 use crate::config::Settings;
+use crate::db::identity::WitnessFiles;
 use crate::db::{self, Part};
+use crate::incarnation::{in_words, judge};
 use crate::owner::{self, StateDir};
 use crate::store::incarnation;
 
@@ -35,13 +38,32 @@ pub fn open(settings: &Settings) -> Result<Views, Failure> {
 }
 
 impl Views {
-    /// Why nothing is sent: by the sign of the running agent, or by the mark that a start or a restore left.
+    /// Why nothing is sent; `None` = nothing holds it.
     pub fn held(&self) -> Option<String> {
-        let alive = owner::holder(&self.state).is_some();
-        let said = if alive { owner::held(&self.state) } else { None };
-        let marked = || self.inbox.as_ref().and_then(|inbox| incarnation::held(inbox).ok().flatten());
-        said.or_else(|| marked().map(|text| format!("{text} (until `onceward adopt`)")))
+        held(&self.state, &self.outbox, self.inbox.as_ref())
     }
+}
+
+/// By the sign of the running agent; else by the mark that a start or a restore left, or by what the next start will find.
+pub fn held(state: &StateDir, outbox: &Connection, inbox: Option<&Connection>) -> Option<String> {
+    let alive = owner::holder(state).is_some();
+    if alive && let Some(said) = owner::held(state) {
+        return Some(said);
+    }
+    let inbox = inbox?;
+    let text = incarnation::held(inbox).ok().flatten().or_else(|| {
+        if alive {
+            return None;
+        }
+        match WitnessFiles::open(state) {
+            Ok(witness) => {
+                let doubts = judge(&adopt::found(inbox, outbox, state, &witness).ok()?);
+                if doubts.is_empty() { None } else { Some(in_words(&doubts)) }
+            }
+            Err(error) => Some(error.to_string()),
+        }
+    })?;
+    Some(format!("{text} (until `onceward adopt`)"))
 }
 
 /// One outbox row for lists.

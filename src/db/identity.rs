@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::incarnation::{self, RECORD_BYTES, Seen, Witness};
-use crate::owner::StateDir;
+use crate::owner::{self, StateDir};
 
 /// This machine: a hash of its `/etc/machine-id`, or `none` where it has none.
 pub fn machine() -> String {
@@ -148,8 +148,9 @@ impl WitnessFiles {
 
     /// Makes what is missing (empty): for `init`, `adopt` and `restore`. The outside one may not be possible; the inside one must.
     pub fn make(&self) -> io::Result<()> {
-        self.inside.make()?;
-        let made = self.outside.make();
+        let owner = self.inside.path.parent().unwrap_or(Path::new(".")).to_owned();
+        self.inside.make(&owner)?;
+        let made = self.outside.make(&owner);
         if let (Ok(()), Some(file)) = (&made, self.outside.file.get()) {
             let _ = flock(file, FlockOperation::NonBlockingLockExclusive);
         }
@@ -234,7 +235,7 @@ impl Place {
         }
     }
 
-    fn make(&self) -> io::Result<()> {
+    fn make(&self, owner: &Path) -> io::Result<()> {
         if self.file.get().is_some() {
             return Ok(());
         }
@@ -242,6 +243,7 @@ impl Place {
             && !folder.is_dir()
         {
             std::fs::DirBuilder::new().mode(0o700).create(folder)?;
+            let _ = owner::give_to_owner_of(owner, folder);
         }
         let file = OpenOptions::new()
             .read(true)
@@ -251,6 +253,8 @@ impl Place {
             .mode(0o600)
             .open(&self.path)
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.path.display())))?;
+        // What root makes is for the agent's user.
+        let _ = owner::give_to_owner_of(owner, &self.path);
         if let Some(folder) = self.path.parent() {
             File::open(folder)?.sync_all()?;
         }

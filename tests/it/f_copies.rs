@@ -401,6 +401,31 @@ fn f32_a_file_moved_replaced_or_deleted_under_the_agent_stops_it_before_the_next
 }
 
 #[test]
+fn f32_the_whole_folder_replaced_by_an_older_one_is_seen_by_every_command_and_by_the_next_start() {
+    let (world, old) = with_a_copy();
+    let agent = world.agent();
+    world.put_many("b", 5);
+    world.wait("sent", |world| sent(world) == 15);
+    let state = world.dir.path().join("state");
+    std::fs::rename(&state, world.dir.path().join("away")).expect("moved");
+    copy(&old, &state);
+    agent.wait_log("inbox.db was replaced while it is open");
+    for command in [&["status"][..], &["check", "--offline"]] {
+        let (_, out, _) = world.onceward(command);
+        assert!(
+            out.contains("an agent is still running that began on the folder which lay here before"),
+            "{out}"
+        );
+    }
+    let (code, _, err) = world.onceward(&["run"]);
+    assert_eq!((code, err.contains("still running")), (75, true), "{err}");
+    agent.stop();
+    let agent = held(&world, "inbox.db is older than what was seen in it before");
+    assert_eq!(world.sandbox.ledger().totals().arrived, 15);
+    agent.stop();
+}
+
+#[test]
 fn f32_files_put_there_by_others_are_left_alone_by_the_stop() {
     let (world, _) = with_a_copy();
     let agent = world.agent();
