@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 
+use crate::adopt;
 use crate::alert::conditions::{self, Conditions};
 use crate::alert::notifier::{self, Notifier};
 use crate::alert::{Alerts, Cause};
@@ -19,10 +20,13 @@ use crate::clock::watch::{self as watch_clock, ClockWatch};
 use crate::clock::{self, wall_ms};
 use crate::config::{DestinationSettings, Reports, Settings, VendorSettings};
 use crate::db::checkpoint::Checkpointer;
+use crate::db::identity::{WitnessError, WitnessFiles};
+use crate::db::reserve::Reserve;
 use crate::db::writer::{Work, Writer};
 use crate::db::{self, DbError, Durability, Part, pool};
 use crate::exit;
 use crate::gate::Gate;
+use crate::hold::{Hold, Why};
 use crate::limits::{HEARTBEAT_EVERY, POOL_READERS, STOP_MARGIN, SWEEP_EVERY};
 use crate::listen::{self, server::Server};
 use crate::message::{Destination, OwnerId};
@@ -39,6 +43,7 @@ use crate::store::{meta, tally};
 use crate::sweeper::{self, Seen, Sweep};
 use crate::thread::{join_until, spawn};
 use crate::vendor;
+use crate::ward::Ward;
 use crate::watch::{Watch, WatchFlags};
 use crate::worker::{Shared, Worker};
 
@@ -51,6 +56,9 @@ pub enum StartError {
     /// A database.
     #[error(transparent)]
     Db(#[from] DbError),
+    /// An agent that began on other files at this path still runs.
+    #[error(transparent)]
+    Witness(#[from] WitnessError),
     /// One of the two files is missing while the other stands (F30).
     #[error(
         "{missing}: is missing while {stands} stands. Sending now could repeat what was sent. Put the file back, or move both away and run `onceward init` to begin anew"
@@ -87,7 +95,7 @@ impl StartError {
     /// The documented exit code.
     pub fn exit_code(&self) -> i32 {
         match self {
-            Self::Owner(OwnerError::Held { .. }) => exit::TRY_AGAIN,
+            Self::Owner(OwnerError::Held { .. }) | Self::Witness(_) => exit::TRY_AGAIN,
             Self::Owner(OwnerError::Io { source, .. }) | Self::Io(source) => match source.kind() {
                 std::io::ErrorKind::PermissionDenied => exit::NOT_PERMITTED,
                 std::io::ErrorKind::NotFound => exit::NO_INPUT,
@@ -145,6 +153,7 @@ pub struct Agent {
     stop_within: Duration,
     sweep: SweepParts,
     gates: Vec<(String, Arc<Gate>)>,
+    ward: Arc<Ward>,
     telling: Telling,
     _ownership: Ownership,
 }
@@ -174,6 +183,7 @@ impl Agent {
         db::access::usable(&state.inbox())?;
         db::access::usable(&state.outbox())?;
         let ownership = owner::take(&state, config)?;
+        let witness = WitnessFiles::open(&state)?;
         let bound = listen::server::bind(&settings.listen)?;
         let policy = Arc::new(Policy::new(settings));
 
@@ -192,6 +202,17 @@ impl Agent {
             let seen = conditions::recall(&alerts, &connection, &outbox).map_err(sqlite)?;
             Arc::new(AtomicI64::new(seen))
         };
+        let hold = Hold::new(alerts.clone(), Some(ownership.sign()?));
+        {
+            let mut outbox = db::open_writer(&outbox_path, Part::Outbox, Durability::Full)?;
+            if let Some(reason) =
+                adopt::begin(&mut connection, &mut outbox, &state, &witness).map_err(sqlite)?
+            {
+                hold.set(Why::Copy, &reason);
+            }
+        }
+        let reserve = Reserve::new(vec![state.inbox_dir(), state.outbox_dir()]);
+        let ward = Arc::new(Ward::new(hold.clone(), witness, reserve));
         let agent_id = db::write(&mut connection, meta::agent_id).map_err(sqlite)?;
         let owner = owner::owner_id(&agent_id)?;
         let outbox_path = state.outbox();
@@ -206,7 +227,7 @@ impl Agent {
 
         let known_destinations = crate::store::destination::all(&connection).map_err(sqlite)?;
         let (inbox_checkpointer, inbox_checkpoint_thread) =
-            checkpointer("ckpt-inbox", &inbox_path, Part::Inbox)?;
+            checkpointer("ckpt-inbox", &inbox_path, Part::Inbox, &ward)?;
         let (writer, writer_thread) = Writer::start(
             "inbox-writer",
             inbox_path.clone(),
@@ -214,9 +235,10 @@ impl Agent {
             connection,
             inbox_checkpointer,
             tally::land,
+            Some(ward.clone()),
         )?;
         sweeper::tell(&alerts, Cause::StaleSending, &orphans);
-        let inbox_pool = pool::open(inbox_path, Part::Inbox, POOL_READERS)?;
+        let inbox_pool = pool::open(inbox_path.clone(), Part::Inbox, POOL_READERS)?;
         let (notifier_stop, stopped) = crossbeam_channel::bounded(0);
         let notifier =
             Notifier::new(alerts.clone(), writer.clone(), hooks, quarantine_seen.clone(), stopped)?;
@@ -269,6 +291,7 @@ impl Agent {
                             alerts: alerts.clone(),
                             stop: stop.clone(),
                             stopped: stopped.clone(),
+                            hold: hold.clone(),
                         };
                         settlers.push(spawn(thread_name("poll", &destination.name), move || poller.run())?);
                     }
@@ -288,6 +311,7 @@ impl Agent {
                             rearm: rearm.clone(),
                             stop: stop.clone(),
                             stopped: stopped.clone(),
+                            hold: hold.clone(),
                         };
                         settlers
                             .push(spawn(thread_name("ask", &destination.name), move || reconciler.run())?);
@@ -306,6 +330,7 @@ impl Agent {
                 policy: policy.clone(),
                 alerts: alerts.clone(),
                 stop: stop.clone(),
+                hold: hold.clone(),
             });
             for number in 0..destination.threads {
                 let worker = Worker::new(shared.clone(), receiver.clone());
@@ -323,7 +348,7 @@ impl Agent {
         }
 
         let (outbox_checkpointer, outbox_checkpoint_thread) =
-            checkpointer("ckpt-outbox", &outbox_path, Part::Outbox)?;
+            checkpointer("ckpt-outbox", &outbox_path, Part::Outbox, &ward)?;
         let keys = Keys::new();
         let served = Served::default();
         let (sources, stop_sources) = Sources::new(SourcesParts {
@@ -339,6 +364,7 @@ impl Agent {
             writer: writer.clone(),
             alerts: alerts.clone(),
             served: served.clone(),
+            ward: ward.clone(),
             stop_within: longest_call + STOP_MARGIN,
         });
         let look_at = Conditions::new(conditions::Parts {
@@ -368,7 +394,11 @@ impl Agent {
             home: Home::Own(outbox_checkpointer),
             keys,
             flags: flags.clone(),
+            ward: ward.clone(),
         })?;
+        // Both writers, both checkpointers have them open: what lies there now is what must lie there.
+        ward.watch(&[inbox_path.clone(), outbox_path.clone()])?;
+        ward.look();
         let watch = Watch::new(&outbox_path, flags.clone())?;
         let wake = relay_events.clone();
         let watch = spawn("watch", move || {
@@ -397,6 +427,8 @@ impl Agent {
                 webhooks,
                 rearm: rearm.clone(),
                 ready: ready.clone(),
+                ward: ward.clone(),
+                state: state.clone(),
             },
         )?;
         let retention = Room::start(RoomParts {
@@ -436,6 +468,7 @@ impl Agent {
                 seen: Seen::default(),
             },
             gates,
+            ward,
             telling: Telling { conditions, conditions_stop, notifier, notifier_stop },
             _ownership: ownership,
         };
@@ -497,13 +530,20 @@ impl Agent {
             })
             .collect();
         let commits = self.writer.health().commits.load(Ordering::Relaxed);
-        if self.writer.is_in_trouble() {
+        if let Some(reason) = self.ward.hold.reason() {
+            format!("HELD, nothing is sent: {reason}")
+        } else if self.writer.is_in_trouble() {
             "the inbox cannot be written: nothing is sent until it can".into()
         } else if shut.is_empty() {
             format!("sending; {commits} commits since the start")
         } else {
             shut.join("; ")
         }
+    }
+
+    /// Why nothing is sent; `None` = it is.
+    pub fn held(&self) -> Option<String> {
+        self.ward.hold.reason()
     }
 
     /// How long a stop may take.
@@ -514,6 +554,8 @@ impl Agent {
     /// Graceful stop (F16). True if every section from claim to record came to its end.
     pub fn stop(self) -> bool {
         let deadline = Instant::now() + self.stop_within;
+        // Nothing is closed over files that others have put there.
+        self.ward.freeze_if_replaced();
         self.ready.store(false, Ordering::SeqCst);
         self.stop.store(true, Ordering::SeqCst);
         self.flags.stop();
@@ -630,8 +672,9 @@ fn checkpointer(
     name: &'static str,
     path: &Path,
     part: Part,
+    ward: &Ward,
 ) -> Result<(Checkpointer, JoinHandle<()>), StartError> {
-    Checkpointer::start(name, path.to_owned(), part)
+    Checkpointer::start(name, path.to_owned(), part, ward.frozen())
         .map_err(|reason| StartError::Db(DbError::Unusable { path: path.to_owned(), reason }))
 }
 

@@ -8,8 +8,10 @@
 //! applies an event's effect once, however often the event is delivered.
 #![forbid(unsafe_code)]
 
+pub mod adopt;
 pub mod agent;
 pub mod alert;
+pub mod archive;
 pub mod cli;
 pub mod clock;
 pub mod config;
@@ -17,6 +19,8 @@ pub mod db;
 pub mod exit;
 pub mod fingerprint;
 pub mod gate;
+pub mod hold;
+pub mod incarnation;
 pub mod ledger;
 pub mod lifecycle;
 pub mod limits;
@@ -44,6 +48,7 @@ pub mod store;
 pub mod sweeper;
 pub mod thread;
 pub mod vendor;
+pub mod ward;
 pub mod watch;
 pub mod who;
 pub mod worker;

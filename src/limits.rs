@@ -48,7 +48,7 @@ pub const CHECKPOINT_PAUSE: Duration = Duration::from_millis(60);
 /// Pages in the log above which the writer closes the gap itself.
 pub const WAL_FRAMES_LONG: u64 = 1_000;
 /// Pages in the log that cannot be copied back above which a reader is reported.
-pub const WAL_FRAMES_PINNED: u64 = 10_000;
+pub const WAL_FRAMES_PINNED: u64 = 4_000;
 
 /// First pause before a closed destination is probed.
 pub const GATE_PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -147,3 +147,14 @@ const _: () = assert!(CLOCK_JUMP.as_secs() < CLOCK_BELIEVED.as_secs());
 
 /// A look at the opt-outs that is older than this is repeated right before the call.
 pub const CONSENT_FRESH: Duration = Duration::from_millis(50);
+
+/// Kept back on the disk for outcomes of calls already made (F18).
+pub const RESERVE_BYTES: u64 = 4 << 20;
+/// Nothing new is claimed with less room than this beside the reserve.
+pub const SEND_FREE_MIN: u64 = 4 << 20;
+/// `enqueue` refuses with less room than this: intake stops first, and the reserve given back is not its to fill.
+pub const INTAKE_FREE_MIN: u64 = RESERVE_BYTES + SEND_FREE_MIN;
+/// Shortest time between two looks at the room on the disk.
+pub const DISK_LOOK: Duration = Duration::from_millis(200);
+/// How often the agent looks at its files while nothing else makes it look (every claim does).
+pub const FILES_LOOK: Duration = Duration::from_secs(1);

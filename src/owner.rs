@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,16 @@ impl StateDir {
     pub fn inbox(&self) -> PathBuf {
         self.inbox_dir().join("inbox.db")
     }
+    /// `inbox/witness`: what the databases must at least know (`incarnation.rs`).
+    pub fn witness_inside(&self) -> PathBuf {
+        self.inbox_dir().join("witness")
+    }
+    /// `<state folder>-witness/witness`: the same, where a copy of the state folder does not take it along.
+    pub fn witness_outside(&self) -> PathBuf {
+        // A slash at the end of the setting must not make it a file inside.
+        let root: PathBuf = self.root.components().collect();
+        crate::db::identity::beside(&root, "-witness").join("witness")
+    }
     /// `inbox/agent.lock`
     pub fn lock(&self) -> PathBuf {
         self.inbox_dir().join("agent.lock")
@@ -53,7 +63,39 @@ impl StateDir {
 pub struct Ownership {
     _folder: File,
     name: File,
+    line: String,
 }
+
+/// The writing on `agent.lock`, for `status` and the like: who runs, and in a second line why nothing is sent.
+#[derive(Debug)]
+pub struct Sign {
+    file: File,
+    line: String,
+}
+
+impl Sign {
+    /// Writes it anew. Errors are of no account: it is for people.
+    pub fn say(&self, held: Option<&str>) {
+        let mut text = self.line.clone();
+        if let Some(reason) = held {
+            text.push_str(HELD);
+            text.push_str(&reason.replace('\n', " "));
+            text.push('\n');
+        }
+        let _ =
+            self.file.write_all_at(text.as_bytes(), 0).and_then(|()| self.file.set_len(text.len() as u64));
+    }
+}
+
+impl Ownership {
+    /// The sign.
+    pub fn sign(&self) -> std::io::Result<Sign> {
+        Ok(Sign { file: self.name.try_clone()?, line: self.line.clone() })
+    }
+}
+
+/// Begins the second line.
+const HELD: &str = "HELD: ";
 
 /// Why the folder cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -95,6 +137,7 @@ pub fn take(state: &StateDir, config: &Path) -> Result<Ownership, OwnerError> {
         }
         if Instant::now() >= end {
             let holder = std::fs::read_to_string(&path).unwrap_or_default();
+            let holder = holder.lines().next().unwrap_or_default().to_owned();
             let holder = if holder.trim().is_empty() {
                 "a process that is just starting".into()
             } else {
@@ -106,17 +149,22 @@ pub fn take(state: &StateDir, config: &Path) -> Result<Ownership, OwnerError> {
     }
     let mut name =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path).map_err(io)?;
-    writeln!(
-        name,
-        "pid {}, settings {}, since {}",
+    // What root makes here is for the agent's user.
+    let _ = give_to_owner_of(&state.inbox_dir(), &path);
+    let line = format!(
+        "pid {}, settings {}, since {}\n",
         std::process::id(),
         config.display(),
         // UTC: whoever shows it to people has the zone of the settings.
         jiff::Timestamp::from_millisecond(wall_ms()).unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ")
-    )
-    .map_err(io)?;
-    name.sync_data().map_err(io)?;
-    Ok(Ownership { _folder: folder, name })
+    );
+    // On a full disk the lock is what counts, not the name on it.
+    if let Err(error) = name.write_all(line.as_bytes()).and_then(|()| name.sync_data())
+        && error.kind() != std::io::ErrorKind::StorageFull
+    {
+        return Err(io(error));
+    }
+    Ok(Ownership { _folder: folder, name, line })
 }
 
 impl Drop for Ownership {
@@ -131,7 +179,8 @@ pub fn holder(state: &StateDir) -> Option<String> {
     // A shared lock that succeeds means nobody holds the exclusive one; it is dropped at once, and `take` waits for it.
     match flock(&folder, FlockOperation::NonBlockingLockShared) {
         Err(rustix::io::Errno::WOULDBLOCK) => {
-            Some(std::fs::read_to_string(state.lock()).unwrap_or_default().trim().to_owned())
+            let text = std::fs::read_to_string(state.lock()).unwrap_or_default();
+            Some(text.lines().next().unwrap_or_default().trim().to_owned())
         }
         Ok(()) | Err(_) => None,
     }
@@ -140,6 +189,21 @@ pub fn holder(state: &StateDir) -> Option<String> {
 /// Whether this user may look at the lock at all: members of the group `onceward` may not, and know nothing of the agent.
 pub fn may_look(state: &StateDir) -> bool {
     !matches!(File::open(state.lock()), Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
+/// Gives a file of ours (never a database that is open) to whom a folder belongs. Nothing where it is so already.
+pub fn give_to_owner_of(folder: &Path, path: &Path) -> std::io::Result<()> {
+    let (folder, file) = (std::fs::metadata(folder)?, std::fs::metadata(path)?);
+    if (folder.uid(), folder.gid()) == (file.uid(), file.gid()) {
+        return Ok(());
+    }
+    std::os::unix::fs::chown(path, Some(folder.uid()), Some(folder.gid()))
+}
+
+/// Why the running agent sends nothing; `None` = it does, or it cannot be seen from here.
+pub fn held(state: &StateDir) -> Option<String> {
+    let text = std::fs::read_to_string(state.lock()).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(HELD)).map(str::to_owned)
 }
 
 /// The id of this start: the lasting agent id and fresh random bits. Two starts never share one.

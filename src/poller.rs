@@ -23,6 +23,7 @@ use crate::alert::{Alerts, Cause};
 use crate::clock::wall_ms;
 use crate::db::kill;
 use crate::db::writer::{Work, Writer};
+use crate::hold::Hold;
 use crate::message::Destination;
 use crate::policy::Policy;
 use crate::rate::Rate;
@@ -134,6 +135,8 @@ pub struct Poller {
     pub stop: Arc<AtomicBool>,
     /// Disconnected by a stop: ends the wait.
     pub stopped: Receiver<()>,
+    /// The whole agent held: a copy must not take the reports of the one that sends.
+    pub hold: Hold,
 }
 
 impl Poller {
@@ -149,6 +152,9 @@ impl Poller {
                 _ => return,
             }
             pause = self.every;
+            if self.hold.is_on() {
+                continue;
+            }
             if lock.is_none() {
                 lock = self.lock(source, failures == 0);
                 if lock.is_none() {

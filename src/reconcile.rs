@@ -20,6 +20,7 @@ use crate::db::pool::Pool;
 use crate::db::writer::{Work, Writer};
 use crate::db::{self, Durability, Part};
 use crate::gate::{Gate, Room};
+use crate::hold::Hold;
 use crate::message::{Destination, MessageId};
 use crate::policy::Policy;
 use crate::rate::Rate;
@@ -89,6 +90,8 @@ pub struct Reconciler {
     pub stop: Arc<AtomicBool>,
     /// Disconnected by a stop.
     pub stopped: Receiver<()>,
+    /// The whole agent held: nothing is asked.
+    pub hold: Hold,
 }
 
 impl Reconciler {
@@ -99,6 +102,9 @@ impl Reconciler {
         loop {
             if self.stopped.recv_timeout(LOOK_EVERY) != Err(RecvTimeoutError::Timeout) {
                 return;
+            }
+            if self.hold.is_on() {
+                continue;
             }
             let due = match self.inbox.get().map_err(|error| error.to_string()).and_then(|reader| {
                 inquiry::due(&reader, &self.destination, wall_ms(), LOOK_MAX)

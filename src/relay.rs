@@ -30,8 +30,8 @@ use crate::db::{self, Durability, Part, kill};
 use crate::gate::{Gate, Room};
 use crate::lifecycle::InboxState;
 use crate::limits::{
-    BATCHES_PER_ROUND, HANDOFFS_PER_THREAD, KEY_ELSEWHERE_PAUSE, PURGE_ROWS, RELAY_GATHER, RELAY_PAUSE,
-    RELAY_RECONCILE, RELAY_SWEEP_MAX, WRITER_RETRY_MAX, WRITER_RETRY_MIN,
+    BATCHES_PER_ROUND, FILES_LOOK, HANDOFFS_PER_THREAD, KEY_ELSEWHERE_PAUSE, PURGE_ROWS, RELAY_GATHER,
+    RELAY_PAUSE, RELAY_RECONCILE, RELAY_SWEEP_MAX, WRITER_RETRY_MAX, WRITER_RETRY_MIN,
 };
 use crate::message::{Destination, Message, MessageId, NotSentKind, OwnerId};
 use crate::policy::{Asking, Policy, Verdict, consent, deadline_reason};
@@ -42,6 +42,7 @@ use crate::share::{Held, Keys, Places, Share};
 use crate::source::Guard;
 use crate::store::outbox::{Facts, RawText};
 use crate::store::{inbox, outbox, suppress};
+use crate::ward::Ward;
 use crate::watch::WatchFlags;
 
 /// One message on its way to a worker; moved, never shared.
@@ -177,6 +178,8 @@ pub struct RelayParts {
     pub keys: Arc<Keys>,
     /// Shared with the watch.
     pub flags: Arc<WatchFlags>,
+    /// Whether anything may be sent at all.
+    pub ward: Arc<Ward>,
 }
 
 /// The room.
@@ -429,8 +432,9 @@ impl Relay {
                 let pause = match self.trouble {
                     None => {
                         log::error!(
-                            "{}: {error}; nothing new is taken from it until it can be written",
-                            self.parts.path.display()
+                            "{}: {error}; nothing new is taken from it until it can be written{}",
+                            self.parts.path.display(),
+                            db::holder::in_words(&self.parts.path)
                         );
                         let text = "outbox.db cannot be written: nothing new is taken from it until it can";
                         self.parts.alerts.raise(Cause::Database, "outbox.db", text.into());
@@ -468,7 +472,12 @@ impl Relay {
     fn try_round(&mut self, confirms: &[Confirm]) -> Result<Round, db::DbError> {
         let path = self.parts.path.clone();
         let sqlite = |source| db::DbError::sqlite(&path, source);
+        let may_begin = self.parts.ward.look();
         if self.connection.is_none() {
+            if matches!(self.parts.home, Home::Own(_)) && !self.parts.ward.look_at_files() {
+                let reason = "it is not the file that was open; restart the agent".into();
+                return Err(db::DbError::Unusable { path, reason });
+            }
             self.connection = Some(self.parts.open()?);
         }
         let mut connection =
@@ -482,7 +491,8 @@ impl Relay {
         {
             return Err(db::DbError::taken_over(&path)); // said even while there is nothing to do
         }
-        let claiming = self.stop.is_none();
+        // Held: marks alone are made, and leases renewed; no row is claimed, closed or routed.
+        let claiming = self.stop.is_none() && may_begin;
         if confirms.is_empty() && !reconcile && !(claiming && self.has_work(&connection).map_err(sqlite)?) {
             self.connection = Some(connection);
             return Ok(Round { worked: false, handoffs: Vec::new(), alerts: Vec::new() });
@@ -519,6 +529,9 @@ impl Relay {
         .map_err(|error| if ours.get() { sqlite(error) } else { db::DbError::taken_over(&path) })?;
         if let Home::Own(checkpointer) = &self.parts.home {
             checkpointer.after_commit(&connection);
+            if let Ok(row) = crate::store::incarnation::rows(&connection) {
+                self.parts.ward.saw_row(row);
+            }
         }
         if reconcile {
             self.last_reconcile = Instant::now();
@@ -1034,7 +1047,7 @@ impl Relay {
 
     /// How long nothing can be due.
     fn until_next(&self) -> Duration {
-        let mut poll = self.trouble.unwrap_or(self.parts.settings.poll);
+        let mut poll = self.trouble.unwrap_or(self.parts.settings.poll).min(FILES_LOOK);
         if !self.in_flight.is_empty() {
             poll = poll.min(self.reconcile_every());
         }
@@ -1047,6 +1060,9 @@ impl Relay {
         let (now, clock) = (Instant::now(), clock::now());
         let now_ms = clock.due_ms();
         let mut wait = poll;
+        if self.parts.ward.hold.is_on() {
+            return wait; // what is due waits for the end of the hold
+        }
         let mut sooner = |span: Duration| wait = wait.min(span.max(Duration::from_millis(1)));
         for lane in &self.parts.lanes {
             let due = outbox::next_due_ms(connection, &lane.destination).ok().flatten();

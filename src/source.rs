@@ -28,6 +28,7 @@ use crate::relay::{Event, Home, Lane, Relay, RelayParts};
 use crate::share::Keys;
 use crate::store::source::{self, Source};
 use crate::thread::{join_until, spawn};
+use crate::ward::Ward;
 use crate::watch::{Watch, WatchFlags};
 
 pub use file::{Guard, Installed, State, install, open_reader, open_writer};
@@ -61,6 +62,8 @@ pub struct SourcesParts {
     pub alerts: Alerts,
     /// Where others find the relays.
     pub served: Served,
+    /// Whether anything may be sent at all.
+    pub ward: Arc<Ward>,
     /// What the stop of a removed source may take.
     pub stop_within: Duration,
 }
@@ -160,6 +163,7 @@ impl Sources {
             home: Home::Source(guard),
             keys: parts.keys.clone(),
             flags: flags.clone(),
+            ward: parts.ward.clone(),
         });
         let short: String = source.name.chars().take(9).collect();
         let wake = events.clone();

@@ -21,6 +21,7 @@ use crate::db::pool::Pool;
 use crate::db::writer::Writer;
 use crate::fingerprint;
 use crate::gate::{Change, Gate, Pass};
+use crate::hold::Hold;
 use crate::lifecycle::InboxState;
 use crate::limits::CONSENT_FRESH;
 use crate::message::{Message, NotSentKind, NotSentProof, Outcome, OwnerId, Reply};
@@ -62,6 +63,8 @@ pub struct Shared {
     pub alerts: Alerts,
     /// Set by a stop: begin nothing more.
     pub stop: Arc<AtomicBool>,
+    /// The whole agent held: begin nothing more.
+    pub hold: Hold,
 }
 
 /// One worker.
@@ -104,6 +107,9 @@ impl Worker {
         let Shared { gate, stop, writer, .. } = &*self.shared;
         if stop.load(Ordering::Relaxed) {
             return Some(Answer::Returned("STOPPING"));
+        }
+        if self.shared.hold.is_on() {
+            return Some(Answer::Returned("HELD: see `onceward status`"));
         }
         if writer.is_in_trouble() {
             self.wait_for_the_database();

@@ -27,6 +27,8 @@ pub enum Cause {
     Conflict,
     /// A database cannot be written. Over when it can.
     Database,
+    /// The whole agent is held: a copy, a changed file, a full disk. Over when no reason is left.
+    Held,
     /// Two reports contradict each other, or a report the vendor's own answer. An event.
     ReportConflict,
     /// A report names no message of ours. An event.
@@ -43,7 +45,7 @@ pub enum Cause {
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Error,
         Self::StaleSending,
         Self::Parked,
@@ -56,6 +58,7 @@ impl Cause {
         Self::ManyAttempts,
         Self::Conflict,
         Self::Database,
+        Self::Held,
         Self::ReportConflict,
         Self::ReportUnmatched,
         Self::ReportUnclear,
@@ -79,6 +82,7 @@ impl Cause {
             Self::ManyAttempts => "MANY_ATTEMPTS",
             Self::Conflict => "CONFLICT",
             Self::Database => "DATABASE",
+            Self::Held => "HELD",
             Self::ReportConflict => "REPORT_CONFLICT",
             Self::ReportUnmatched => "REPORT_UNMATCHED",
             Self::ReportUnclear => "REPORT_UNCLEAR",
@@ -104,7 +108,8 @@ impl Cause {
             | Self::Clock
             | Self::BacklogAge
             | Self::Source
-            | Self::Database => true,
+            | Self::Database
+            | Self::Held => true,
             Self::Expired
             | Self::Quarantined
             | Self::ManyAttempts

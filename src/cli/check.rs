@@ -9,10 +9,11 @@ use super::{Failure, Outcome, output};
 use crate::clock::watch::newest_recorded;
 use crate::clock::{self, Doubt, wall_ms};
 use crate::config::Settings;
-use crate::db::{self, Durability, Part};
+use crate::db::{self, Durability, Part, holder};
+
 use crate::exit;
 use crate::owner::{self, StateDir};
-use crate::store::meta;
+use crate::store::{incarnation, meta};
 use crate::vendor;
 
 /// Below this the disk is called nearly full, bytes.
@@ -130,7 +131,7 @@ fn folder(verdicts: &mut Verdicts, settings: &Settings) {
     verdicts.say("outbox", outbox.as_ref().map(|(_, text)| text.clone()).map_err(Clone::clone));
     if let Ok((connection, _)) = &outbox {
         // A real change, rolled back after the log was written would prove less: so a mark is really committed.
-        verdicts.say("outbox commit", commit(connection));
+        verdicts.say("outbox commit", commit(connection, &state.outbox()));
         backlog(verdicts, connection, settings);
         waiting_for_people(verdicts, connection);
     }
@@ -143,6 +144,11 @@ fn folder(verdicts: &mut Verdicts, settings: &Settings) {
     if let Some(fault) = db::access::shared_folder_fault(&state.outbox_dir()) {
         verdicts.say("outbox folder", Err(fault));
     }
+    if let (Ok((outbox, _)), Ok((inbox, _))) = (&outbox, &inbox) {
+        identity(verdicts, &state, outbox, inbox);
+    }
+    locks(verdicts, &state, &state.outbox());
+    locks(verdicts, &state, &state.inbox());
     if rusqlite::version_number() < db::SQLITE_VERSION_MIN {
         verdicts.say(
             "SQLite",
@@ -196,7 +202,7 @@ fn sources(verdicts: &mut Verdicts, inbox: &Connection, agent_is_up: bool) {
     }
 }
 
-fn commit(connection: &Connection) -> Result<String, String> {
+fn commit(connection: &Connection, path: &std::path::Path) -> Result<String, String> {
     let begun = std::time::Instant::now();
     let done = connection
         .execute_batch("BEGIN IMMEDIATE")
@@ -205,30 +211,52 @@ fn commit(connection: &Connection) -> Result<String, String> {
     match done {
         Ok(()) => Ok(format!("one synced commit took {:.1} ms", begun.elapsed().as_secs_f64() * 1000.0)),
         Err(error) if db::is_busy(&error) => {
-            Err(format!("{error}: another process holds the write lock{}", holders()))
+            Err(format!("{error}: another process holds the write lock{}", holder::in_words(path)))
         }
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// Processes with a lock on some file named like ours, as far as this user may see.
-fn holders() -> String {
-    let mut found = Vec::new();
-    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
-    let mut pids: Vec<&str> = locks.lines().filter_map(|line| line.split_whitespace().nth(4)).collect();
-    pids.sort_unstable();
-    pids.dedup();
-    for pid in pids.into_iter().filter(|pid| *pid != std::process::id().to_string()) {
-        let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
-        let ours = fds.flatten().filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|path| {
-            path.to_string_lossy().ends_with("outbox.db-shm") || path.to_string_lossy().ends_with("outbox.db")
-        });
-        if ours {
-            let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            found.push(format!("pid {pid} [{}]", command.trim()));
+/// Who holds a database, and which lock of it.
+fn locks(verdicts: &mut Verdicts, state: &StateDir, path: &std::path::Path) {
+    // The agent itself reads and writes: that is its work.
+    let agent = agent_pid(state);
+    for one in holder::of(path).iter().filter(|one| Some(one.pid) != agent) {
+        let text = format!("{}: {}", path.display(), holder::name(one));
+        if one.blocks_writers {
+            verdicts.say("lock", Err(format!("{text}: nobody else can write; end it or its transaction")));
+        } else {
+            verdicts.warn("lock", &format!("{text}: the log cannot be cut back while it lasts"));
         }
     }
-    if found.is_empty() { String::new() } else { format!("; it is open in {}", found.join(", ")) }
+}
+
+fn agent_pid(state: &StateDir) -> Option<u32> {
+    owner::holder(state)?.strip_prefix("pid ")?.split(',').next()?.parse().ok()
+}
+
+/// Whether these are the files that the agent wrote last, and whether it is held.
+fn identity(verdicts: &mut Verdicts, state: &StateDir, outbox: &Connection, inbox: &Connection) {
+    let held = super::views::held(state, outbox, Some(inbox));
+    match held {
+        Some(reason) => {
+            verdicts.say(
+                "identity",
+                Err(format!("held, nothing is sent: {reason}; see `onceward adopt --help`")),
+            );
+        }
+        None => verdicts.say("identity", Ok("these are the files that the agent wrote last".into())),
+    }
+    if incarnation::machine(inbox).is_ok_and(|(_, outside)| !outside) {
+        let path = state.witness_outside();
+        verdicts.warn(
+            "witness",
+            &format!(
+                "there is none at {}: a whole older state folder put back in place is not seen",
+                path.display()
+            ),
+        );
+    }
 }
 
 fn backlog(verdicts: &mut Verdicts, connection: &Connection, settings: &Settings) {

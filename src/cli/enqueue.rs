@@ -14,8 +14,10 @@ use super::{Failure, Outcome, filter, moment};
 use crate::clock::trust::HORIZON_MS;
 use crate::clock::wall_ms;
 use crate::config::Settings;
+use crate::db::reserve;
 use crate::db::{self, Durability, Part};
 use crate::exit;
+use crate::limits::INTAKE_FREE_MIN;
 use crate::message::{Class, Destination, Message, MessageId};
 use crate::owner::StateDir;
 use crate::store::outbox::{self, NewMessage, Put};
@@ -120,6 +122,18 @@ pub struct Counts {
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     let settings = file.load_without_secrets()?;
     let door = Door::new(&settings)?;
+    // The last of the room is for the outcomes of calls already made.
+    let folder = StateDir::new(&settings.agent.state_dir).outbox_dir();
+    if let Some(free) = reserve::free(&folder)
+        && free < INTAKE_FREE_MIN
+    {
+        let text = format!(
+            "{}: the disk is full ({} KiB free): nothing was taken; make room and try again",
+            folder.display(),
+            free >> 10
+        );
+        return Err(Failure::new(exit::TRY_AGAIN, text));
+    }
     let mut connection = super::source::outbox(file, &settings)?;
     let quiet = args.quiet;
     let mut say = |text: String| {

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use super::settings_file::SettingsFile;
 use super::{Failure, Outcome, output};
+use crate::adopt;
 use crate::config::{SAMPLE_PASSWORD_FILE, Settings, sample};
+use crate::db::identity::WitnessFiles;
 use crate::db::{self, Part};
 use crate::exit;
 use crate::owner::StateDir;
@@ -125,10 +127,13 @@ pub fn make_databases(state_dir: &Path, user: Option<(u32, u32)>) -> Result<Vec<
             "this state folder is in use by a running agent, or cannot be written; stop the agent first",
         )
     })?;
+    let witness =
+        WitnessFiles::open(&state).map_err(|error| Failure::new(exit::TRY_AGAIN, error.to_string()))?;
     let mut made = Vec::new();
+    let mut open = Vec::new();
     for (path, part, mode) in [(outbox, Part::Outbox, 0o660), (inbox, Part::Inbox, 0o600)] {
         let new = !there(&path);
-        drop(db::create(&path, part)?);
+        open.push(db::create(&path, part)?);
         if new {
             // SQLite gives -wal and -shm the mode of the file itself.
             fs::set_permissions(&path, fs::Permissions::from_mode(mode))
@@ -138,6 +143,11 @@ pub fn make_databases(state_dir: &Path, user: Option<(u32, u32)>) -> Result<Vec<
         made.push((path, new));
     }
     give(&state.lock())?;
+    if let [outbox, inbox] = open.as_mut_slice() {
+        let new = made.iter().all(|(_, new)| *new);
+        adopt::first(inbox, outbox, &state, &witness, new)
+            .map_err(|error| Failure::new(exit::CANNOT_CREATE, error.to_string()))?;
+    }
     Ok(made)
 }
 
@@ -155,7 +165,7 @@ fn give_to_the_folders_owner(path: &Path) -> Result<(), Failure> {
 }
 
 /// True if it was made.
-fn make_dir(path: &Path, mode: u32) -> Result<bool, Failure> {
+pub fn make_dir(path: &Path, mode: u32) -> Result<bool, Failure> {
     if path.is_dir() {
         return Ok(false);
     }

@@ -53,6 +53,10 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         filter::states(&args.filter.state)?
     };
     let views = views::open_joined(file, &settings)?;
+    // Beside the list, so that JSON lines stay JSON lines.
+    if let Some(held) = &views.held {
+        eprintln!("HELD: nothing is sent: {held}");
+    }
     let lists = lists(&args, &states, views.inbox).map_err(|failure| match failure.code {
         exit::NOT_PERMITTED => {
             Failure::new(failure.code, format!("{}: {}", failure.text, super::permission::inbox(&settings)))

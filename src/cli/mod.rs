@@ -1,7 +1,9 @@
 //! The table of commands; one file for each. Help, manual page and completions are printed from this table.
 
+mod adopt;
 mod agent_call;
 mod alert;
+mod backup;
 mod check;
 mod clock;
 mod demo;
@@ -15,6 +17,7 @@ mod moment;
 mod output;
 mod permission;
 mod purge;
+mod restore;
 mod run;
 mod sandbox;
 mod settings_file;
@@ -136,6 +139,12 @@ enum Command {
     TryNow(verbs::Args),
     /// Questions in SQL over both databases; reads only, holds no lock
     Sql(sql::Args),
+    /// Both databases in one checked file; agent up or down
+    Backup(backup::Args),
+    /// Put a backup in place of the databases; what is there is set aside, and all is held until `adopt`
+    Restore(restore::Args),
+    /// Go on with the files that are there, after a restore, a clone, a swapped or an older file
+    Adopt(adopt::Args),
     /// Print the schema of both databases
     Schema,
     /// Print a manual page
@@ -194,6 +203,9 @@ pub fn main() -> i32 {
         Command::Source(args) => source::run(&settings, args),
         Command::TryNow(args) => verbs::run(&settings, verbs::Verb::TryNow, args),
         Command::Sql(args) => sql::run(&settings, args),
+        Command::Backup(args) => backup::run(&settings, args),
+        Command::Restore(args) => restore::run(&settings, args),
+        Command::Adopt(args) => adopt::run(&settings, args),
         Command::Schema => output::print(include_str!("../../schema.sql")),
         Command::Man { command } => manual::run(table(), command.as_deref()),
         Command::Completions { shell } => {

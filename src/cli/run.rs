@@ -10,7 +10,7 @@ use signal_hook::iterator::Signals;
 
 use super::settings_file::SettingsFile;
 use super::{Failure, Outcome, logging};
-use crate::agent::Agent;
+use crate::agent::{Agent, StartError};
 use crate::exit;
 
 /// Between two looks at the rooms where systemd asks for no watchdog.
@@ -46,7 +46,10 @@ pub fn run(file: &SettingsFile, args: &Args) -> Outcome {
     // A file-size limit is an error of the write, which is handled, and not a reason to die.
     let _ignored = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let agent = Agent::start(&settings, &file.path)
-        .map_err(|error| Failure::new(error.exit_code(), error.to_string()))?;
+        .map_err(|error| Failure::new(error.exit_code(), explained(&error)))?;
+    if let Some(reason) = agent.held() {
+        log::warn!("HELD: nothing is sent: {reason}");
+    }
     log::info!("ready: owner {}, {} destinations", agent.owner(), settings.destinations.len());
     notify(&[NotifyState::Ready, NotifyState::Status(&agent.status_line())]);
 
@@ -63,6 +66,16 @@ pub fn run(file: &SettingsFile, args: &Args) -> Outcome {
     } else {
         log::error!("stopped before everything had ended; the next start settles the rest");
         Ok(exit::IO)
+    }
+}
+
+/// A damaged file is left as it is: a person puts a backup in its place, or mends it.
+fn explained(error: &StartError) -> String {
+    match error {
+        StartError::Db(db) if db.is_damage() => format!(
+            "{error}: damaged, and left as it is. `onceward restore FILE` sets it aside and puts a backup in its place"
+        ),
+        _ => error.to_string(),
     }
 }
 

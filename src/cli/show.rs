@@ -103,6 +103,11 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     if let Some(trace) = &traceparent {
         say("traceparent", trace.clone());
     }
+    if line.closed_at_ms.is_none()
+        && let Some(held) = views.held()
+    {
+        say("HELD", format!("nothing is sent: {held}"));
+    }
     say("created", at(line.created_at_ms));
     if line.status != "PARKED" {
         say("due", at(line.not_before_ms));

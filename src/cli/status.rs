@@ -116,7 +116,7 @@ fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
     let free =
         rustix::fs::statvfs(&views.state.root).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize)).ok();
     Ok(json!({
-        "alive": owner::may_look(&views.state).then_some(holder.is_some()), "holder": holder, "agent": agent, "now_ms": now_ms, "clock_doubt": clock_doubt, "state_dir": settings.agent.state_dir,
+        "alive": owner::may_look(&views.state).then_some(holder.is_some()), "holder": holder, "agent": agent, "now_ms": now_ms, "clock_doubt": clock_doubt, "held": views.held(), "state_dir": settings.agent.state_dir,
         "environment": settings.agent.environment, "timezone": settings.agent.timezone.iana_name(), "disk_free_bytes": free,
         "waiting": live, "closed": closed, "purged_at_ms": purged_at_ms, "quarantined": quarantined, "inbox": fates, "today": today, "alerts": alerts,
         "sources": sources,
@@ -176,6 +176,9 @@ fn for_people(status: &Value, settings: &Settings) -> String {
         Some(holder) => out.push_str(&format!("agent    running: {}\n", output::holder(holder, zone))),
         None if status["alive"].is_null() => out.push_str("agent    cannot be seen by this user\n"),
         None => out.push_str("agent    NOT RUNNING (messages are kept and wait)\n"),
+    }
+    if let Some(held) = status["held"].as_str() {
+        out.push_str(&format!("HELD     nothing is sent: {held}\n"));
     }
     out.push_str(&format!("clock    {} ({})\n", output::local_time(now_ms, zone), text(&status["timezone"])));
     if let Some(doubt) = status["clock_doubt"].as_str() {

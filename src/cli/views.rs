@@ -4,9 +4,13 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Failure;
 use super::settings_file::SettingsFile;
+use crate::adopt;
 use crate::config::Settings;
+use crate::db::identity::WitnessFiles;
 use crate::db::{self, Part};
-use crate::owner::StateDir;
+use crate::incarnation::{in_words, judge};
+use crate::owner::{self, StateDir};
+use crate::store::incarnation;
 
 /// Readers of both files.
 pub struct Views {
@@ -26,6 +30,35 @@ pub fn open(settings: &Settings) -> Result<Views, Failure> {
     Ok(Views { state, outbox, inbox })
 }
 
+impl Views {
+    /// Why nothing is sent; `None` = nothing holds it.
+    pub fn held(&self) -> Option<String> {
+        held(&self.state, &self.outbox, self.inbox.as_ref())
+    }
+}
+
+/// By the sign of the running agent; else by the mark that a start or a restore left, or by what the next start will find.
+pub fn held(state: &StateDir, outbox: &Connection, inbox: Option<&Connection>) -> Option<String> {
+    let alive = owner::holder(state).is_some();
+    if alive && let Some(said) = owner::held(state) {
+        return Some(said);
+    }
+    let inbox = inbox?;
+    let text = incarnation::held(inbox).ok().flatten().or_else(|| {
+        if alive {
+            return None;
+        }
+        match WitnessFiles::open(state) {
+            Ok(witness) => {
+                let doubts = judge(&adopt::found(inbox, outbox, state, &witness).ok()?);
+                if doubts.is_empty() { None } else { Some(in_words(&doubts)) }
+            }
+            Err(error) => Some(error.to_string()),
+        }
+    })?;
+    Some(format!("{text} (until `onceward adopt`)"))
+}
+
 /// A reader of the inbox; `None` where this user may not look into the agent's own folder.
 pub fn inbox(state: &StateDir) -> Result<Option<Connection>, Failure> {
     match db::open_reader(&state.inbox(), Part::Inbox) {
@@ -41,6 +74,8 @@ pub struct Joined {
     pub connection: Connection,
     /// Whether the inbox is there: not where this user may not look into the agent's own folder.
     pub inbox: bool,
+    /// Why nothing is sent at all, if so.
+    pub held: Option<String>,
 }
 
 /// Opens both for joins; the outbox is the one that `--source` names, or the agent's own. Attached to a read-only connection, the inbox is read-only too.
@@ -50,14 +85,17 @@ pub fn open_joined(file: &SettingsFile, settings: &Settings) -> Result<Joined, F
         Some(path) => crate::source::open_reader(&path)?,
         None => db::open_reader(&state.outbox(), Part::Outbox)?,
     };
-    let inbox = inbox(&state)?.is_some();
+    let reader = inbox(&state)?;
+    let held = if file.source.is_none() { held(&state, &connection, reader.as_ref()) } else { None };
+    let inbox = reader.is_some();
+    drop(reader);
     if inbox {
         let path = state.inbox();
         connection
             .execute("ATTACH ?1 AS vendor", [path.to_string_lossy()])
             .map_err(|source| db::DbError::sqlite(&path, source))?;
     }
-    Ok(Joined { connection, inbox })
+    Ok(Joined { connection, inbox, held })
 }
 
 /// One outbox row for lists.

@@ -24,22 +24,35 @@ pub struct Checkpointer {
 
 #[derive(Default)]
 struct Shared {
+    /// Other files lie at the paths than are open.
+    frozen: Arc<AtomicBool>,
     close_gap: AtomicBool,
     frames: AtomicU64,
 }
 
 impl Checkpointer {
     /// Starts the thread; it ends when all handles are dropped.
-    pub fn start(name: &'static str, path: PathBuf, part: Part) -> Result<(Self, JoinHandle<()>), String> {
+    ///
+    /// Once `frozen` is set nothing is copied back any more, and this connection is never closed: SQLite's last close
+    /// would delete the `-wal` at the path, which is somebody else's then.
+    pub fn start(
+        name: &'static str,
+        path: PathBuf,
+        part: Part,
+        frozen: Arc<AtomicBool>,
+    ) -> Result<(Self, JoinHandle<()>), String> {
         let connection =
             super::open_writer(&path, part, Durability::Full).map_err(|error| error.to_string())?;
         let (ring, rung) = crossbeam_channel::bounded::<()>(1);
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared { frozen, ..Shared::default() });
         let of_thread = shared.clone();
         let handle = crate::thread::spawn(name, move || {
             let mut pinned = false;
             while rung.recv().is_ok() {
                 std::thread::sleep(CHECKPOINT_PAUSE);
+                if of_thread.frozen.load(Ordering::SeqCst) {
+                    continue;
+                }
                 // Errors here lose nothing: the WAL stays and the writer meets the same trouble itself.
                 if let Ok((log, copied)) = passive(&connection) {
                     of_thread.frames.store(log, Ordering::Relaxed);
@@ -47,12 +60,16 @@ impl Checkpointer {
                     let stuck = log.saturating_sub(copied) > WAL_FRAMES_PINNED;
                     if stuck && !pinned {
                         log::warn!(
-                            "{}: its write-ahead log grows ({log} pages): a reader holds an old state open; find it with `onceward check`",
-                            path.display()
+                            "{}: its write-ahead log grows ({log} pages): a reader holds an old state open; find it with `onceward check`{}",
+                            path.display(),
+                            super::holder::in_words(&path)
                         );
                     }
                     pinned = stuck;
                 }
+            }
+            if of_thread.frozen.load(Ordering::SeqCst) {
+                std::mem::forget(connection); // the end of the process lets go of it
             }
         })
         .map_err(|error| error.to_string())?;
@@ -62,7 +79,8 @@ impl Checkpointer {
     /// To be called after each commit, on the connection that made it.
     pub fn after_commit(&self, connection: &Connection) {
         let _ = self.ring.try_send(()); // full = already rung
-        if self.shared.close_gap.swap(false, Ordering::Relaxed) {
+        if self.shared.close_gap.swap(false, Ordering::Relaxed) && !self.shared.frozen.load(Ordering::SeqCst)
+        {
             let _ = passive(connection);
         }
     }

@@ -6,10 +6,13 @@
 
 pub mod access;
 pub mod checkpoint;
+pub mod holder;
+pub mod identity;
 pub mod kill;
 pub mod migrate;
 pub mod pool;
 pub mod queue;
+pub mod reserve;
 pub mod writer;
 
 use std::path::{Path, PathBuf};
@@ -127,6 +130,12 @@ impl DbError {
     pub fn taken_over(path: &Path) -> Self {
         let reason = "another agent has taken this source over (`onceward source add --adopt`); nothing is taken from it here. Forget it with `onceward source remove`".into();
         Self::Foreign { path: path.to_owned(), reason }
+    }
+    /// Whether the file is damaged, or no database at all.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::Sqlite { source, .. } if matches!(
+            source.sqlite_error_code(), Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt)
+        ))
     }
     /// Whether waiting may help (somebody holds the lock, the disk is full).
     pub fn is_temporary(&self) -> bool {

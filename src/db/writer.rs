@@ -6,6 +6,9 @@
 //! record of it is owed. The writer decides nothing about states; the verbs in `store/` do.
 //!
 //! After any commit error the connection is closed and the file is opened and read anew before the next commit.
+//!
+//! Where a [`Ward`] stands guard, claims are refused while the agent is held, a claim counts only if the files were the
+//! open ones before and after its commit, and a file that was put in the place of the open one is never opened.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,6 +24,7 @@ use super::{DbError, Durability, Part, kill};
 use crate::limits::{
     OUTCOME_LINGER, SYNC_LINGER_MAX, SYNC_SLOW, WRITER_BATCH_MAX, WRITER_RETRY_MAX, WRITER_RETRY_MIN,
 };
+use crate::ward::Ward;
 
 /// One piece of writing, part of a shared commit.
 pub trait Work: Send {
@@ -35,6 +39,10 @@ pub trait Work: Send {
     /// What takes it back if it turns out to be in the file after all.
     fn undo(&self) -> Option<Box<dyn Work>> {
         None
+    }
+    /// Whether the vendor is called on it: refused while the agent is held, and counted for the witness.
+    fn is_claim(&self) -> bool {
+        false
     }
     /// What `apply` has just counted, if anything: the commit writes the sum of all its work in one row each.
     fn counted(&self) -> Option<Counted> {
@@ -85,6 +93,7 @@ impl Writer {
         connection: Connection,
         checkpointer: Checkpointer,
         write_sums: WriteSums,
+        ward: Option<Arc<Ward>>,
     ) -> std::io::Result<(Self, JoinHandle<()>)> {
         let (queue, receiver) = super::queue::new();
         let health = Arc::new(WriterHealth::default());
@@ -97,6 +106,7 @@ impl Writer {
             health: health.clone(),
             checkpointer,
             write_sums,
+            ward,
             mean_commit: Duration::ZERO,
             trouble: None,
         };
@@ -132,6 +142,7 @@ struct Room {
     health: Arc<WriterHealth>,
     checkpointer: Checkpointer,
     write_sums: WriteSums,
+    ward: Option<Arc<Ward>>,
     mean_commit: Duration,
     /// The present trouble's text and the pause before the next try.
     trouble: Option<(String, Duration)>,
@@ -203,18 +214,49 @@ impl Room {
         }
     }
 
-    fn commit(&mut self, mut batch: Vec<Box<dyn Work>>) {
+    fn commit(&mut self, batch: Vec<Box<dyn Work>>) {
+        let mut batch = self.refuse_while_held(batch);
+        if batch.is_empty() {
+            return;
+        }
         let begun = Instant::now();
         match self.try_commit(&mut batch) {
             Ok(()) => {
                 self.after_success(begun.elapsed());
-                for work in batch {
-                    work.committed();
-                }
+                self.tell(batch);
             }
             Err(Failure::OneIsBad) => self.one_by_one(batch),
-            Err(Failure::Database(why)) => self.after_failure(batch, why),
+            Err(Failure::Database { why, full }) => self.after_failure(batch, why, full),
         }
+    }
+
+    /// Takes the claims out while the agent is held; what else there is goes on.
+    fn refuse_while_held(&self, batch: Vec<Box<dyn Work>>) -> Vec<Box<dyn Work>> {
+        let Some(ward) = &self.ward else { return batch };
+        if !batch.iter().any(|work| work.is_claim()) || ward.look() {
+            return batch;
+        }
+        let why = ward.hold.reason().unwrap_or_default();
+        let (claims, rest): (Vec<_>, Vec<_>) = batch.into_iter().partition(|work| work.is_claim());
+        claims.into_iter().for_each(|work| work.failed(&why));
+        rest
+    }
+
+    /// After a commit. A claim in a file that lies no more where it lay is none: it is told no, and taken back.
+    fn tell(&mut self, batch: Vec<Box<dyn Work>>) {
+        let stands = match &self.ward {
+            Some(ward) if batch.iter().any(|work| work.is_claim()) => ward.look_at_files(),
+            _ => true,
+        };
+        for work in batch {
+            if work.is_claim() && !stands {
+                self.kept.extend(work.undo());
+                work.failed("the database was moved, replaced or deleted");
+            } else {
+                work.committed();
+            }
+        }
+        self.health.kept.store(self.kept.len() as u64, Ordering::Relaxed);
     }
 
     /// A piece of work was refused by the data itself: each gets a commit of its own, so that one bad row cannot
@@ -224,7 +266,7 @@ impl Room {
         while let Some(work) = rest.next() {
             let mut single = vec![work];
             match self.try_commit(&mut single) {
-                Ok(()) => single.into_iter().for_each(|work| work.committed()),
+                Ok(()) => self.tell(single),
                 Err(Failure::OneIsBad) => {
                     for work in single {
                         log::error!(
@@ -234,9 +276,9 @@ impl Room {
                         work.failed("the database refused this record");
                     }
                 }
-                Err(Failure::Database(why)) => {
+                Err(Failure::Database { why, full }) => {
                     single.extend(rest);
-                    return self.after_failure(single, why);
+                    return self.after_failure(single, why, full);
                 }
             }
         }
@@ -250,13 +292,16 @@ impl Room {
         self.health.commits.fetch_add(1, Ordering::Relaxed);
         self.health.commit_us.store(self.mean_commit.as_micros() as u64, Ordering::Relaxed);
         self.health.last_commit_ms.store(crate::clock::wall_ms(), Ordering::Relaxed);
-        self.health.kept.store(0, Ordering::Relaxed);
         if let Some(connection) = &self.connection {
             self.checkpointer.after_commit(connection);
         }
     }
 
-    fn after_failure(&mut self, batch: Vec<Box<dyn Work>>, why: String) {
+    fn after_failure(&mut self, batch: Vec<Box<dyn Work>>, why: String, full: bool) {
+        // What is owed must be written though the disk is full; without room SQLite may also call it an I/O error.
+        if let Some(ward) = &self.ward {
+            ward.make_room(full);
+        }
         // Close first: what a broken connection says is not evidence. The next try opens and reads the file anew.
         self.connection = None;
         let pause = match &self.trouble {
@@ -286,11 +331,19 @@ impl Room {
         let connection = match &self.connection {
             Some(connection) => connection,
             None => {
+                if let Some(ward) = &self.ward
+                    && !ward.look_at_files()
+                {
+                    return Err(Failure::other("it is not the file that was open; restart the agent"));
+                }
                 let opened = super::open_writer(&self.path, self.part, Durability::Full);
-                self.connection.insert(opened.map_err(|error: DbError| Failure::Database(error.to_string()))?)
+                self.connection.insert(opened.map_err(|error: DbError| Failure::other(&error.to_string()))?)
             }
         };
-        let database = |error: rusqlite::Error| Failure::Database(describe(&error));
+        let database = |error: rusqlite::Error| Failure::Database {
+            why: describe(&error, &self.path),
+            full: super::is_full(&error),
+        };
         connection.execute_batch("BEGIN IMMEDIATE").map_err(database)?;
         let mut sums: Vec<(Counted, i64)> = Vec::new();
         for work in batch.iter_mut() {
@@ -312,6 +365,16 @@ impl Room {
                 }
             }
         }
+        let mut claims = None;
+        if self.ward.is_some() && batch.iter().any(|work| work.is_claim()) {
+            match Ward::count_claim(connection) {
+                Ok(count) => claims = Some(count),
+                Err(error) => {
+                    let _ = connection.execute_batch("ROLLBACK");
+                    return Err(database(error));
+                }
+            }
+        }
         for (counted, sum) in &sums {
             if let Err(error) = (self.write_sums)(connection, counted, *sum) {
                 let _ = connection.execute_batch("ROLLBACK");
@@ -320,11 +383,14 @@ impl Room {
         }
         if kill::point("writer-before-commit").is_err() {
             let _ = connection.execute_batch("ROLLBACK");
-            return Err(Failure::Database("database or disk is full (by a test)".into()));
+            return Err(Failure::other("database or disk is full (by a test)"));
         }
         connection.execute_batch("COMMIT").map_err(database)?;
+        if let (Some(ward), Some(claims)) = (&self.ward, claims) {
+            ward.claimed(claims);
+        }
         if kill::point("writer-commit-lies").is_err() {
-            return Err(Failure::Database("disk I/O error after the commit (by a test)".into()));
+            return Err(Failure::other("disk I/O error after the commit (by a test)"));
         }
         Ok(())
     }
@@ -334,12 +400,21 @@ enum Failure {
     /// The data refused one piece of work.
     OneIsBad,
     /// The file, the disk or the lock.
-    Database(String),
+    Database { why: String, full: bool },
 }
 
-fn describe(error: &rusqlite::Error) -> String {
+impl Failure {
+    fn other(why: &str) -> Self {
+        Self::Database { why: why.to_owned(), full: false }
+    }
+}
+
+fn describe(error: &rusqlite::Error, path: &std::path::Path) -> String {
     if super::is_busy(error) {
-        format!("{error}: another process holds its write lock (a shell left in BEGIN? see `onceward check`)")
+        format!(
+            "{error}: another process holds its write lock (a shell left in BEGIN? see `onceward check`){}",
+            super::holder::in_words(path)
+        )
     } else if super::is_full(error) {
         format!("{error}: make room on this file system")
     } else {

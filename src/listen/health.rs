@@ -14,6 +14,9 @@ pub(super) fn ready(context: &Context, _: &Request<'_>) -> Answer {
     if !context.ready.load(Ordering::Relaxed) {
         return Answer::text(503, "starting or stopping\n");
     }
+    if let Some(reason) = context.ward.hold.reason() {
+        return Answer::text(503, format!("held: {reason}\n"));
+    }
     if context.writer.is_in_trouble() {
         return Answer::text(503, "the inbox cannot be written: nothing is sent until it can\n");
     }

@@ -8,6 +8,7 @@
 //! not in that table is answered from its head alone. No CORS headers, ever. Never sends a message itself, and holds no
 //! transaction: what is written goes through the inbox's one writer.
 
+pub mod adopt;
 pub mod guard;
 mod health;
 mod reports;
@@ -27,9 +28,11 @@ use crate::alert::Alerts;
 use crate::config::Secret;
 use crate::db::pool::Pool;
 use crate::db::writer::Writer;
+use crate::owner::StateDir;
 use crate::policy::Policy;
 use crate::poller::Account;
 use crate::reconcile::Bell;
+use crate::ward::Ward;
 
 /// Longest wait for a commit before the caller is told to come again.
 const COMMIT_WAIT: Duration = Duration::from_secs(20);
@@ -52,6 +55,10 @@ pub struct Context {
     pub rearm: Bell,
     /// Set once the agent is READY, cleared by its stop.
     pub ready: Arc<AtomicBool>,
+    /// Whether anything may be sent at all.
+    pub ward: Arc<Ward>,
+    /// Names of the files.
+    pub state: StateDir,
 }
 
 /// Waits for a commit's answer: `Err` is the 503 to give.

@@ -2,7 +2,7 @@
 
 use super::guard::{Guard, Peer};
 use super::wire::{Answer, Method};
-use super::{Context, health, reports, settle};
+use super::{Context, adopt, health, reports, settle};
 
 /// One request that has passed its guard.
 pub struct Request<'r> {
@@ -52,6 +52,7 @@ pub const ROUTES: &[Route] = &[
     get("/healthz", Guard::Open, health::alive),
     get("/readyz", Guard::Open, health::ready),
     post("/v1/reports/{destination}/{secret}", Guard::PathSecret, REPORT_BYTES_MAX, reports::take_in),
+    post("/v1/adopt", Guard::Token, FIELDS_BYTES_MAX, adopt::adopt),
     post("/v1/messages/{id}/settle", Guard::Token, FIELDS_BYTES_MAX, settle::settle),
 ];
 

@@ -14,9 +14,9 @@ use crate::settle::{End, Settle, SettleNow, Settled, Speaker};
 use crate::store::outbox::{self, Rearmed};
 
 /// How the kernel names a user that the agent's own user namespace does not have.
-const STRANGER: &str = "uid 65534";
+pub(super) const STRANGER: &str = "uid 65534";
 /// Longest name that is kept, characters.
-const WHO_CHARS_MAX: usize = 60;
+pub(super) const WHO_CHARS_MAX: usize = 60;
 /// Longest note, characters.
 pub const NOTE_CHARS_MAX: usize = 500;
 

@@ -167,6 +167,9 @@ impl Work for Claim {
     fn must_land(&self) -> bool {
         false
     }
+    fn is_claim(&self) -> bool {
+        true
+    }
     fn undo(&self) -> Option<Box<dyn Work>> {
         // A conflict found by `apply` means the row is another's.
         if self.found.is_some() {

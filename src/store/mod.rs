@@ -6,6 +6,7 @@ pub mod attempt;
 pub mod audit;
 pub mod destination;
 pub mod inbox;
+pub mod incarnation;
 pub mod inquiry;
 pub mod meta;
 pub mod once;

@@ -79,7 +79,7 @@ fn f10_an_outcome_that_cannot_be_written_is_kept_until_it_can() {
 }
 
 #[test]
-fn f10_a_claim_whose_commit_fails_is_not_sent_on_and_comes_back() {
+fn f31_a_claim_whose_commit_fails_is_not_sent_on_and_comes_back() {
     for lie in ["writer-before-commit:2:3", "writer-commit-lies:2:1"] {
         let world = World::new();
         let agent = world.agent_with(&[("ONCEWARD_FAIL_AT", lie)]);
@@ -91,6 +91,48 @@ fn f10_a_claim_whose_commit_fails_is_not_sent_on_and_comes_back() {
         agent.wait_log("cannot be written");
         agent.stop();
     }
+}
+
+#[test]
+fn f31_commits_that_fail_or_lie_at_any_step_lose_nothing_and_send_nothing_twice() {
+    for point in ["writer-before-commit", "writer-commit-lies"] {
+        // The n-th commit and the one after it; until a pass that nothing has touched.
+        for first in 1.. {
+            let world = World::new();
+            world.put_many("m", 6);
+            let agent = world.agent_with(&[("ONCEWARD_FAIL_AT", &format!("{point}:{first}:2"))]);
+            world.wait("all settled", |world| {
+                world.count("SELECT count(*) FROM outbox WHERE status = 'PUBLISHED'") == 6
+            });
+            let ledger = world.sandbox.ledger().totals();
+            assert_eq!((ledger.arrived, ledger.repeated), (6, 0), "{point} {first}");
+            assert_eq!(world.count("SELECT count(*) FROM inbox WHERE status = 'SENT'"), 6);
+            assert_eq!(world.count("SELECT count(*) FROM attempt"), 6, "{point} {first}");
+            let touched = agent.log().contains("cannot be written");
+            agent.stop();
+            if !touched {
+                assert!(first > 2, "{point}: nothing ever failed");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn f31_a_claim_that_was_in_the_file_after_all_and_then_a_kill_is_an_error_and_not_sent() {
+    let world = World::new();
+    let id = world.put_plain("k");
+    // The claim's commit says no and is in the file; before it is taken back the agent is killed.
+    let mut agent = world.agent_with(&[
+        ("ONCEWARD_FAIL_AT", "writer-commit-lies:1:100"),
+        ("ONCEWARD_KILL_AT", "writer-before-commit:3"),
+    ]);
+    assert!(!agent.wait_end().success());
+    let arrived = world.arrivals(&id);
+    let agent = world.agent();
+    world.wait("an end", |world| matches!(world.inbox_state(&id).as_deref(), Some("SENT" | "ERROR")));
+    assert!(arrived == 0 && world.arrivals(&id) <= 1);
+    agent.stop();
 }
 
 #[test]
@@ -162,7 +204,8 @@ fn f13_copies_of_one_message_in_two_agents_worth_of_workers_make_one_call() {
     let destination = &settings.destinations[0];
     let open = |part, path: &std::path::Path| db::open_writer(path, part, Durability::Full).expect("opens");
     let inbox = world.inbox_path();
-    let (checkpointer, _) = Checkpointer::start("ckpt", inbox.clone(), Part::Inbox).expect("starts");
+    let (checkpointer, _) =
+        Checkpointer::start("ckpt", inbox.clone(), Part::Inbox, Arc::default()).expect("starts");
     let (writer, _) = Writer::start(
         "writer",
         inbox.clone(),
@@ -170,6 +213,7 @@ fn f13_copies_of_one_message_in_two_agents_worth_of_workers_make_one_call() {
         open(Part::Inbox, &inbox),
         checkpointer,
         onceward::store::tally::land,
+        None,
     )
     .expect("starts");
     // Two agents' worth: two owners, eight workers each, one inbox.
@@ -186,6 +230,10 @@ fn f13_copies_of_one_message_in_two_agents_worth_of_workers_make_one_call() {
                 policy: Arc::new(Policy::new(&settings)),
                 alerts: Alerts::new(vec!["gateway".into()], std::time::Duration::from_secs(60), &[]),
                 stop: Arc::new(AtomicBool::new(false)),
+                hold: onceward::hold::Hold::new(
+                    Alerts::new(Vec::new(), std::time::Duration::from_secs(60), &[]),
+                    None,
+                ),
             })
         })
         .into();
