@@ -409,7 +409,7 @@ fn f32_the_whole_folder_replaced_by_an_older_one_is_seen_by_every_command_and_by
     let state = world.dir.path().join("state");
     std::fs::rename(&state, world.dir.path().join("away")).expect("moved");
     copy(&old, &state);
-    agent.wait_log("inbox.db was replaced while it is open");
+    agent.wait_log("HELD: nothing is sent: ");
     for command in [&["status"][..], &["check", "--offline"]] {
         let (_, out, _) = world.onceward(command);
         assert!(
