@@ -230,6 +230,7 @@ impl Agent {
         let mut longest_call = Duration::ZERO;
         let mut settlers = Vec::new();
         let mut webhooks = Vec::new();
+        let mut served = Vec::new();
         let (go_on, stopped) = crossbeam_channel::bounded(0);
         let (rearm, rearm_heard) = reconcile::bell();
         for destination in &settings.destinations {
@@ -241,6 +242,11 @@ impl Agent {
                 gate.restore(&known.standing, Instant::now(), wall_ms());
             }
             gates.push((destination.name.clone(), gate.clone()));
+            served.push(listen::Served {
+                name: destination.name.clone(),
+                gate: gate.clone(),
+                vendor: adapter.clone(),
+            });
             let rate = Arc::new(Rate::new(destination.rate_per_s));
             match &destination.vendor {
                 VendorSettings::BizPpurio(biz) => match &biz.reports {
@@ -296,6 +302,7 @@ impl Agent {
                 policy: policy.clone(),
                 alerts: alerts.clone(),
                 stop: stop.clone(),
+                quick: settings.retry.quick,
             });
             for number in 0..destination.threads {
                 let worker = Worker::new(shared.clone(), receiver.clone());
@@ -367,6 +374,9 @@ impl Agent {
                 webhooks,
                 rearm: rearm.clone(),
                 ready: ready.clone(),
+                settings: Arc::new(settings.clone()),
+                destinations: served,
+                relay: relay_events.clone(),
             },
         )?;
         let retention = Room::start(RoomParts {

@@ -2,8 +2,9 @@
 
 use rusqlite::named_params;
 
+use super::dest;
 use super::settings_file::SettingsFile;
-use super::{Failure, Outcome, output, views};
+use super::{Failure, Outcome, output, through_agent, views};
 use crate::clock::wall_ms;
 use crate::exit;
 use crate::lifecycle::OutboxState;
@@ -48,6 +49,27 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     }
     let older_ms = args.older.as_deref().map(older).transpose()?.map(|span| wall_ms().saturating_sub(span));
     let views = views::open(&settings)?;
+    if views.inbox.is_none() {
+        let state = args.state.as_ref().map(|state| match state.to_ascii_uppercase().as_str() {
+            "FAILED" => "CANCELLED".to_owned(),
+            other => other.to_owned(),
+        });
+        let query = [
+            ("state", state),
+            ("dest", args.dest.clone()),
+            ("kind", args.kind.clone()),
+            ("key", args.key.clone()),
+            ("to", args.to.clone()),
+            ("before_ms", older_ms.map(|at| at.to_string())),
+            ("limit", Some(args.limit.to_string())),
+        ];
+        match through_agent::queue(&settings, &query, args.json) {
+            Ok(outcome) => return outcome,
+            Err(why) => eprintln!("the vendor's side is not shown: {why}"),
+        }
+    }
+    let stands =
+        dest::collect(&views, &settings).map_err(|error| Failure::new(exit::IO, error.to_string()))?;
     let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());
     let mut statement = views
         .outbox
@@ -95,6 +117,13 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         } else {
             let why = if line.blocked == 1 {
                 "behind an earlier row of its ordering key".to_owned()
+            } else if line.status == "PENDING"
+                && let Some(why) = stands
+                    .iter()
+                    .find(|one| one["destination"] == *line.destination)
+                    .and_then(|one| dest::why(one, &settings))
+            {
+                why
             } else {
                 line.reason.unwrap_or_default()
             };

@@ -5,23 +5,27 @@ mod alert;
 mod check;
 mod clock;
 mod demo;
-mod enqueue;
+pub(crate) mod dest;
+mod drain;
+pub(crate) mod enqueue;
 mod init;
-mod lists;
+pub(crate) mod lists;
 mod logging;
-mod output;
+pub(crate) mod output;
+mod pause;
 mod purge;
 mod run;
 mod sandbox;
 mod settings_file;
 mod settle;
 mod settling;
-mod show;
-mod status;
+pub(crate) mod show;
+pub(crate) mod status;
 mod suppress;
+mod through_agent;
 mod verbs;
 mod verify;
-mod views;
+pub(crate) mod views;
 
 use std::path::PathBuf;
 
@@ -94,6 +98,16 @@ enum Command {
     Release(verbs::Args),
     /// Give up messages for good (waiting ones are held first)
     Cancel(verbs::Args),
+    /// Make waiting messages due now
+    TryNow(verbs::Args),
+    /// Send nothing to a destination (or to any) until `resume`; kept over restarts
+    Pause(pause::PauseArgs),
+    /// End a pause
+    Resume(pause::ResumeArgs),
+    /// How destinations stand: open, closed, waiting or paused, why, and what waits for them
+    Dest(dest::Args),
+    /// Refuse new messages, send what can be sent, report the rest; exit 1 if some is left
+    Drain(drain::Args),
     /// Opt-outs: who gets nothing more, or nothing of a kind
     Suppress(suppress::Args),
     /// What the agent thinks of the clock; --right says that it is right
@@ -141,6 +155,11 @@ pub fn main() -> i32 {
         Command::Hold(args) => verbs::run(&settings, verbs::Verb::Hold, args),
         Command::Release(args) => verbs::run(&settings, verbs::Verb::Release, args),
         Command::Cancel(args) => verbs::run(&settings, verbs::Verb::Cancel, args),
+        Command::TryNow(args) => verbs::run(&settings, verbs::Verb::TryNow, args),
+        Command::Pause(args) => pause::pause(&settings, args),
+        Command::Resume(args) => pause::resume(&settings, args),
+        Command::Dest(args) => dest::run(&settings, args),
+        Command::Drain(args) => drain::run(&settings, args),
         Command::Suppress(args) => suppress::run(&settings, args),
         Command::Clock(args) => clock::run(&settings, args),
         Command::Settle(args) => settle::run(&settings, args),

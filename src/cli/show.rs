@@ -4,7 +4,7 @@ use rusqlite::{OptionalExtension, params};
 
 use super::settings_file::SettingsFile;
 use super::views::{self, Line, Views};
-use super::{Failure, Outcome, output, settling};
+use super::{Failure, Outcome, dest, output, settling, through_agent};
 use crate::clock::wall_ms;
 use crate::config::Settings;
 use crate::exit;
@@ -29,6 +29,12 @@ pub struct Args {
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     let settings = file.load_without_secrets()?;
     let views = views::open(&settings)?;
+    if views.inbox.is_none() {
+        match through_agent::show(&settings, &args.id) {
+            Ok(outcome) => return outcome,
+            Err(why) => eprintln!("the vendor's side is not shown: {why}"),
+        }
+    }
     let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());
     let found = views
         .outbox
@@ -133,17 +139,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         ),
         None => say("vendor", "never called, or not called with an outcome that could have arrived".into()),
     }
-    say(
-        "now",
-        match line.status.as_str() {
-            "PENDING" => waits(&line, &message, &views, &settings).map_err(io)?,
-            _ => why(
-                &line,
-                fate.as_ref().map(|fate| fate.status.as_str()),
-                owner::holder(&views.state).is_some(),
-            ),
-        },
-    );
+    say("now", now(&views, &settings, &line, &payload).map_err(io)?);
     if let Some(inbox) = &views.inbox {
         let calls: Vec<Vec<String>> = inbox
             .prepare("SELECT started_at_ms, outcome, http_status, vendor_code, waiting_us, connecting_us, answering_us, reason FROM attempt WHERE message_id = ?1 ORDER BY id")
@@ -179,6 +175,23 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     output::print(&out)
 }
 
+/// One sentence: why it is where it is, and what happens next.
+pub(crate) fn now(
+    views: &Views,
+    settings: &Settings,
+    line: &Line,
+    payload: &str,
+) -> rusqlite::Result<String> {
+    if line.status == "PENDING" {
+        return waits(line, &as_message(line, payload), views, settings);
+    }
+    let fate = match &views.inbox {
+        Some(inbox) => views::fate(inbox, &line.destination, &line.message_id)?,
+        None => None,
+    };
+    Ok(why(line, fate.as_ref().map(|fate| fate.status.as_str()), owner::holder(&views.state).is_some()))
+}
+
 /// The row as the rules see it.
 fn as_message(line: &Line, payload: &str) -> Message {
     Message {
@@ -207,6 +220,11 @@ fn waits(line: &Line, message: &Message, views: &Views, settings: &Settings) -> 
         1 => return Ok("waits behind an earlier message of its order lane".into()),
         2 => return Ok(format!("waits until the clock is right{because}")),
         _ => {}
+    }
+    let stands = dest::collect(views, settings)?;
+    let of = stands.iter().find(|one| one["destination"] == *line.destination);
+    if let Some(why) = of.and_then(|one| dest::why(one, settings)) {
+        return Ok(format!("waits for its destination {}, {why}", line.destination));
     }
     let (own, foreign) = consent::keys(message);
     let opt_outs = suppress::find(&views.outbox, &own, foreign.as_deref())?;

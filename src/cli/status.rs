@@ -3,7 +3,9 @@
 use rusqlite::params;
 use serde_json::{Value, json};
 
+use super::dest;
 use super::settings_file::SettingsFile;
+use super::through_agent;
 use super::views::{self, Views};
 use super::{Failure, Outcome, output};
 use crate::clock::wall_ms;
@@ -23,7 +25,17 @@ pub struct Args {
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     let settings = file.load_without_secrets()?;
     let views = views::open(&settings)?;
-    let status = collect(&views, &settings).map_err(|error| Failure::new(exit::IO, error.to_string()))?;
+    let own = || collect(&views, &settings).map_err(|error| Failure::new(exit::IO, error.to_string()));
+    let status = match &views.inbox {
+        Some(_) => own()?,
+        None => match through_agent::get(&settings, "/v1/status") {
+            Ok(status) => status,
+            Err(why) => {
+                eprintln!("whether the agent runs, and the vendor's side, is not shown: {why}");
+                own()?
+            }
+        },
+    };
     if args.json {
         output::print(&format!("{status}\n"))
     } else {
@@ -31,7 +43,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     }
 }
 
-fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
+pub(crate) fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
     let now_ms = wall_ms();
     let mut live = Vec::new();
     // Only unfinished rows: today's ends are counted as they happen, so history costs nothing here.
@@ -91,12 +103,14 @@ fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
         clock_doubt = super::clock::doubt(&views.outbox, inbox, holder.is_some())?;
         agent = json!({ "owner": mark("started_by")?, "started_at_ms": mark("started_at_ms")?.and_then(|text| text.parse::<i64>().ok()), "version": mark("version")? });
     }
+    let intake = crate::store::intake::closed_until(&views.outbox, now_ms)?;
     let free =
         rustix::fs::statvfs(&views.state.root).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize)).ok();
     Ok(json!({
         "alive": holder.is_some(), "holder": holder, "agent": agent, "now_ms": now_ms, "clock_doubt": clock_doubt, "state_dir": settings.agent.state_dir,
         "environment": settings.agent.environment, "timezone": settings.agent.timezone.iana_name(), "disk_free_bytes": free,
         "waiting": live, "closed": closed, "purged_at_ms": purged_at_ms, "quarantined": quarantined, "inbox": fates, "today": today, "alerts": alerts,
+        "destinations": dest::collect(views, settings)?, "intake_closed_until_ms": intake,
     }))
 }
 
@@ -125,6 +139,17 @@ fn for_people(status: &Value, settings: &Settings) -> String {
     match status["purged_at_ms"].as_i64() {
         Some(at) => out.push_str(&format!("purge    last done {}\n", output::local_time(at, zone))),
         None => out.push_str("purge    not yet done\n"),
+    }
+    if let Some(until) = status["intake_closed_until_ms"].as_i64() {
+        out.push_str(&format!(
+            "DRAINING (new messages are refused until {}, the agent's next start, or `onceward drain --end`)\n",
+            output::local_time(until, zone)
+        ));
+    }
+    let none = Vec::new();
+    let destinations = status["destinations"].as_array().unwrap_or(&none);
+    if destinations.iter().any(|one| dest::why(one, settings).is_some()) {
+        out.push_str(&format!("\ndestinations\n{}", dest::table(destinations, settings)));
     }
     let mut section = |title: &str, head: &[&str], rows: Vec<Vec<String>>| {
         if !rows.is_empty() {

@@ -7,6 +7,7 @@ pub mod audit;
 pub mod destination;
 pub mod inbox;
 pub mod inquiry;
+pub mod intake;
 pub mod meta;
 pub mod outbox;
 pub mod purge;

@@ -1,7 +1,9 @@
-//! Sole writer of `outbox`: the producer's put, the relay's claim and marks, the operator's hold, release, give up.
+//! Sole writer of `outbox`: the producer's put, the relay's claim and marks; the operator's verbs are in `verbs`.
 //!
 //! Every move names the state, and where there is one the owner, that it leaves; the returned bool says whether the
 //! row was still there to be moved. Statements are constants; the claim relies on the index `outbox_due`.
+
+pub mod verbs;
 
 use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
@@ -691,78 +693,6 @@ pub fn next_deadline_ms(connection: &Connection) -> rusqlite::Result<Option<i64>
         )?
         .query_row([], |row| row.get(0))
         .optional()
-}
-
-/// What an operator's verb did to one row.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Moved {
-    /// Done now.
-    Yes,
-    /// It is in this state, from which the verb does not lead.
-    No(crate::lifecycle::OutboxState),
-    /// No such row.
-    Missing,
-}
-
-/// PENDING -> HELD.
-pub fn hold(connection: &Connection, message_id: &str, reason: &str, now_ms: i64) -> rusqlite::Result<Moved> {
-    operator(
-        connection,
-        "UPDATE outbox SET status = 'HELD', reason = ?2, updated_at_ms = ?3 WHERE message_id = ?1 AND status = 'PENDING'",
-        message_id,
-        reason,
-        now_ms,
-    )
-}
-
-/// PARKED | HELD -> PENDING, due now, with a fresh budget of attempts.
-pub fn release(
-    connection: &Connection,
-    message_id: &str,
-    reason: &str,
-    now_ms: i64,
-) -> rusqlite::Result<Moved> {
-    operator(
-        connection,
-        "UPDATE outbox SET status = 'PENDING', reason = ?2, attempts = 0, not_before_ms = min(not_before_ms, ?3), updated_at_ms = ?3
-          WHERE message_id = ?1 AND status IN ('PARKED', 'HELD')",
-        message_id,
-        reason,
-        now_ms,
-    )
-}
-
-/// PARKED | HELD -> FAILED: never sent.
-pub fn give_up(
-    connection: &Connection,
-    message_id: &str,
-    reason: &str,
-    now_ms: i64,
-) -> rusqlite::Result<Moved> {
-    operator(
-        connection,
-        "UPDATE outbox SET status = 'FAILED', reason = ?2, updated_at_ms = ?3, closed_at_ms = ?3
-          WHERE message_id = ?1 AND status IN ('PARKED', 'HELD')",
-        message_id,
-        reason,
-        now_ms,
-    )
-}
-
-fn operator(
-    connection: &Connection,
-    statement: &str,
-    message_id: &str,
-    reason: &str,
-    now_ms: i64,
-) -> rusqlite::Result<Moved> {
-    if connection.prepare_cached(statement)?.execute(params![message_id, reason, now_ms])? == 1 {
-        return Ok(Moved::Yes);
-    }
-    let state = connection
-        .query_row("SELECT status FROM outbox WHERE message_id = ?1", [message_id], |row| row.get(0))
-        .optional()?;
-    Ok(state.map_or(Moved::Missing, Moved::No))
 }
 
 /// What became of opening a closed row again.
