@@ -7,7 +7,9 @@ mod support;
 
 mod cli;
 mod f_alerts;
+mod f_api;
 mod f_clock;
+mod f_dest;
 mod f_flow;
 mod f_http;
 mod f_policy;
