@@ -469,8 +469,12 @@ impl Agent {
             .gates
             .iter()
             .filter_map(|(name, gate)| {
-                gate.describe(now)
-                    .map(|(why, next)| format!("{name} closed ({why}), next try in {} s", next.as_secs()))
+                let (why, next) = gate.describe(now)?;
+                Some(if gate.is_paused() {
+                    format!("{name} {why}")
+                } else {
+                    format!("{name} closed ({why}), next try in {} s", next.as_secs())
+                })
             })
             .collect();
         let commits = self.writer.health().commits.load(Ordering::Relaxed);
