@@ -33,7 +33,7 @@ use crate::rate::Rate;
 use crate::reconcile::{self, Bell, Rearmer, Reconciler};
 use crate::relay::{Event, Lane, Relay, RelayParts};
 use crate::retention::room::{Room, RoomParts};
-use crate::store::{meta, tally};
+use crate::store::{intake, meta, tally};
 use crate::sweeper::{self, Seen, Sweep};
 use crate::thread::spawn;
 use crate::vendor;
@@ -186,6 +186,7 @@ impl Agent {
         let owner = owner::owner_id(&agent_id)?;
         let outbox_path = state.outbox();
         let heard = begin_clock(&mut connection, &inbox_path, &outbox_path)?;
+        end_drain(&outbox_path)?;
         let orphans = sweeper::recover(&mut connection, &owner, &policy).map_err(sqlite)?;
         db::write(&mut connection, |tx| {
             meta::put(tx, "started_by", owner.as_str())?;
@@ -586,6 +587,18 @@ fn begin_clock(
         log::warn!("the clock {}: what depends on the hour is held", doubt.as_str());
     }
     Ok(heard)
+}
+
+/// A drain does not outlive the agent that it was about: producers are let in again.
+fn end_drain(outbox_path: &Path) -> Result<(), DbError> {
+    let sqlite = |source| DbError::sqlite(outbox_path, source);
+    let reader = db::open_reader(outbox_path, Part::Outbox)?;
+    if intake::closed_until(&reader, wall_ms()).map_err(sqlite)?.is_some() {
+        let mut outbox = db::open_writer(outbox_path, Part::Outbox, Durability::Full)?;
+        let _ = db::write(&mut outbox, |tx| intake::open(tx, wall_ms())).map_err(sqlite)?;
+        log::warn!("the drain has ended: new messages are taken again");
+    }
+    Ok(())
 }
 
 /// F30: both files or none; one alone is a person's decision.

@@ -37,7 +37,7 @@ use crate::retention;
 use crate::retry::{self, Next};
 use crate::route;
 use crate::store::outbox::{Facts, RawText};
-use crate::store::{inbox, intake, outbox, suppress};
+use crate::store::{inbox, outbox, suppress};
 use crate::watch::WatchFlags;
 
 /// One message on its way to a worker; moved, never shared.
@@ -196,18 +196,13 @@ struct Round {
 }
 
 impl Relay {
-    /// Opens the outbox, ends a drain, and gives back what dead starts of this agent had claimed.
+    /// Opens the outbox and gives back what dead starts of this agent had claimed.
     pub fn new(parts: RelayParts) -> Result<(Self, Sender<Event>), db::DbError> {
         let mut connection = db::open_writer(&parts.path, Part::Outbox, Durability::Normal)?;
-        let (moved, drained) = db::write(&mut connection, |tx| {
-            let drained = intake::open(tx, wall_ms())?;
-            let moved = outbox::lease_over(tx, &parts.owner, wall_ms(), |_| false, |_, _, _| false)?;
-            Ok((moved, drained))
+        let moved = db::write(&mut connection, |tx| {
+            outbox::lease_over(tx, &parts.owner, wall_ms(), |_| false, |_, _, _| false)
         })
         .map_err(|source| db::DbError::sqlite(&parts.path, source))?;
-        if drained {
-            log::warn!("the drain has ended: new messages are taken again");
-        }
         if moved > 0 {
             log::warn!(
                 "{moved} messages that an earlier start had claimed are waiting again (CLAIM_EXPIRED)"

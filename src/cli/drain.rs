@@ -83,6 +83,13 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         }
         std::thread::sleep(LOOK);
     };
+    let still = intake::closed_until(&views.outbox, wall_ms())
+        .map_err(|error| Failure::new(exit::IO, error.to_string()))?;
+    if still.is_none() {
+        eprintln!(
+            "the drain was ended meanwhile (the agent was started anew, or by `drain --end`): new messages may have come"
+        );
+    }
     if left.rows.is_empty() {
         output::print("drained: nothing is left\n")?;
         return Ok(exit::OK);

@@ -140,20 +140,30 @@ struct Filter {
     before_ms: Option<i64>,
 }
 
-const FILTER: &str = "(:dest IS NULL OR destination = :dest) AND (:kind IS NULL OR kind = :kind)
-   AND (:to IS NULL OR recipient = :to) AND (:key IS NULL OR dedup_key = :key) AND (:before IS NULL OR created_at_ms < :before)
-   AND (:q IS NULL OR message_id BETWEEN :q AND :q || char(1114111) OR dedup_key BETWEEN :q AND :q || char(1114111))";
-
 impl Filter {
-    fn params(&self) -> Vec<(&'static str, &dyn ToSql)> {
-        vec![
-            (":dest", &self.dest),
-            (":kind", &self.kind),
-            (":to", &self.to),
-            (":key", &self.key),
-            (":before", &self.before_ms),
-            (":q", &self.q),
-        ]
+    /// `AND ...` for each that is given, so that each finds its index; and their values.
+    fn conditions(&self) -> (String, Vec<(&'static str, &dyn ToSql)>) {
+        let all: [(&str, &str, Option<&dyn ToSql>); 6] = [
+            ("destination = :dest", ":dest", self.dest.as_ref().map(|value| value as _)),
+            ("kind = :kind", ":kind", self.kind.as_ref().map(|value| value as _)),
+            ("recipient = :to", ":to", self.to.as_ref().map(|value| value as _)),
+            ("dedup_key = :key", ":key", self.key.as_ref().map(|value| value as _)),
+            ("created_at_ms < :before", ":before", self.before_ms.as_ref().map(|value| value as _)),
+            (
+                "(message_id BETWEEN :q AND :q || char(1114111) OR dedup_key BETWEEN :q AND :q || char(1114111))",
+                ":q",
+                self.q.as_ref().map(|value| value as _),
+            ),
+        ];
+        let mut sql = String::new();
+        let mut values = Vec::new();
+        for (condition, name, value) in all {
+            if let Some(value) = value {
+                sql.push_str(&format!(" AND {condition}"));
+                values.push((name, value));
+            }
+        }
+        (sql, values)
     }
 }
 
@@ -171,12 +181,12 @@ fn of_outbox(
         .iter()
         .any(|waits| waits.eq_ignore_ascii_case(word));
     let (beyond, order) = if waits { (">", "ASC") } else { ("<", "DESC") };
+    let (filter, mut params) = filter.conditions();
     let sql = format!(
-        "SELECT {} FROM outbox WHERE {condition} AND {FILTER} AND (:after IS NULL OR id {beyond} :after) ORDER BY id {order} LIMIT :limit",
+        "SELECT {} FROM outbox WHERE {condition}{filter} AND (:after IS NULL OR id {beyond} :after) ORDER BY id {order} LIMIT :limit",
         views::COLUMNS
     );
     let limit_sql = limit as i64;
-    let mut params = filter.params();
     params.extend([(":after", &after as &dyn ToSql), (":limit", &limit_sql)]);
     let mut statement = outbox.prepare_cached(&sql)?;
     let mut rows = statement.query(params.as_slice())?;
@@ -205,10 +215,11 @@ fn of_inbox(
         )?
         .query_map(params![status, filter.dest, after, limit as i64], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    let sql = format!("SELECT {} FROM outbox WHERE message_id = :id AND {FILTER}", views::COLUMNS);
+    let (conditions, values) = filter.conditions();
+    let sql = format!("SELECT {} FROM outbox WHERE message_id = :id{conditions}", views::COLUMNS);
     let mut lines = Vec::new();
     for (_, id) in &ids {
-        let mut params = filter.params();
+        let mut params = values.clone();
         params.push((":id", id as &dyn ToSql));
         lines.extend(outbox.prepare_cached(&sql)?.query_row(params.as_slice(), views::line).optional()?);
     }

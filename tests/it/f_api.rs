@@ -1,6 +1,8 @@
 //! The local API over the socket: messages in, lists, one message, verbs, destinations; and the commands of a user who may
 //! not read the inbox. The real agent, real files.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -261,5 +263,54 @@ fn a_member_of_the_group_sees_through_the_socket_what_the_inbox_holds() {
         .query_row("SELECT who FROM audit WHERE verb = 'PAUSE'", [], |row| row.get(0))
         .expect("audited");
     assert!(who.starts_with("uid 4242"), "{who}");
+    agent.stop();
+}
+
+#[test]
+fn over_the_loopback_address_every_call_needs_the_token_and_nothing_is_revealed() {
+    const TOKEN: &str = "api-token-0123456789";
+    let world = World::listening("");
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .expect("a free port")
+        .port();
+    let token = world.dir.path().join("token");
+    std::fs::write(&token, TOKEN).expect("written");
+    std::fs::set_permissions(&token, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("mode");
+    let settings = std::fs::read_to_string(&world.config).expect("settings");
+    std::fs::write(&world.config, format!("{settings}http = \"127.0.0.1:{port}\"\ntoken = \"file:token\"\n"))
+        .expect("written");
+    world.put("k", "gateway", r#"{"secret":"geheim"}"#);
+    let agent = world.agent();
+    let call = |method: &str, path: &str, token: &str| {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost:{port}\r\n{token}Content-Length: 0\r\nConnection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).expect("written");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let status: u16 = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        (status, answer)
+    };
+    for (method, path) in [
+        ("GET", "/v1/status"),
+        ("GET", "/v1/messages"),
+        ("GET", "/v1/messages/k"),
+        ("POST", "/v1/messages"),
+        ("POST", "/v1/messages/k/hold"),
+        ("POST", "/v1/messages/k/cancel"),
+        ("GET", "/v1/destinations"),
+        ("GET", "/v1/destinations/gateway"),
+        ("POST", "/v1/destinations/gateway/pause"),
+        ("POST", "/v1/destinations/gateway/probe"),
+    ] {
+        assert_eq!(call(method, path, "").0, 401, "{path}");
+    }
+    let right = format!("Authorization: Bearer {TOKEN}\r\n");
+    let (status, answer) = call("GET", "/v1/messages/k?reveal=1", &right);
+    assert!(status == 200 && !answer.contains("geheim") && answer.contains("010****01"), "{answer}");
+    let (status, answer) = call("POST", "/v1/destinations/gateway/resume", &right);
+    assert!(status == 200 && answer.contains("is not paused"), "{answer}");
     agent.stop();
 }
