@@ -142,6 +142,15 @@ fn the_verbs_work_over_the_socket_with_their_audit() {
         id
     };
     let (a, b) = (later("a"), later("b"));
+    let lost = later("lost");
+    world
+        .inbox()
+        .execute(
+            "INSERT INTO inbox (consumer, message_id, fingerprint, status, claimed_by, claimed_at_ms, finished_at_ms)
+             VALUES ('gateway', ?1, 'f', 'SENT', 'a:1', 1, 2)",
+            [&lost],
+        )
+        .expect("as a lost mark leaves it");
     let agent = world.agent();
     let act = |id: &str, verb: &str| {
         world.call("POST", &format!("/v1/messages/{id}/{verb}"), r#"{"note":"asked"}"#).0
@@ -160,16 +169,7 @@ fn the_verbs_work_over_the_socket_with_their_audit() {
     assert_eq!(act(&b, "cancel"), 200);
     assert_eq!((world.outbox_state(&b).0.as_str(), act("nobody", "hold")), ("FAILED", 404));
     assert_eq!(world.call("POST", &format!("/v1/messages/{b}/hold"), "[1]").0, 422);
-    // A mark that was lost: the agent, who can look, says what it is.
-    let lost = later("lost");
-    world
-        .inbox()
-        .execute(
-            "INSERT INTO inbox (consumer, message_id, fingerprint, status, claimed_by, claimed_at_ms, finished_at_ms)
-             VALUES ('gateway', ?1, 'f', 'SENT', 'a:1', 1, 2)",
-            [&lost],
-        )
-        .expect("as a lost mark leaves it");
+    // The agent, who can look, says what it is.
     let (status, said) = world.call("POST", &format!("/v1/messages/{lost}/cancel"), "");
     assert!(status == 409 && said.contains("it is SENT"), "{status} {said}");
     let deeds: Vec<String> = world
