@@ -13,6 +13,19 @@ pub const ALL: &str = "ALL";
 /// Longest reason, characters.
 pub const REASON_CHARS_MAX: usize = 500;
 
+/// What is wrong with a reason, if anything: it is shown in terminals, and a pause needs one.
+pub fn unfit(reason: &str, paused: bool) -> Option<&'static str> {
+    if paused && reason.trim().is_empty() {
+        Some("is empty: say why, for whoever finds it paused")
+    } else if reason.chars().count() > REASON_CHARS_MAX {
+        Some("is longer than 500 characters")
+    } else if reason.chars().any(char::is_control) {
+        Some("has control characters or line ends")
+    } else {
+        None
+    }
+}
+
 /// What is asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pause {
@@ -136,6 +149,21 @@ mod tests {
                 "uid 1 (hana) RESUME gw done: PAUSED: longer -> NOT PAUSED",
             ]
         );
+    }
+
+    #[test]
+    fn reasons_that_nobody_could_read_are_refused() {
+        for (reason, paused, fit) in [
+            ("why", true, true),
+            ("", false, true),
+            (" ", true, false),
+            ("a\u{1b}[2J", true, false),
+            ("two\nlines", false, false),
+            (&"x".repeat(REASON_CHARS_MAX), true, true),
+            (&"x".repeat(REASON_CHARS_MAX + 1), true, false),
+        ] {
+            assert_eq!(unfit(reason, paused).is_none(), fit, "{reason:?}");
+        }
     }
 
     #[test]

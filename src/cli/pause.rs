@@ -9,7 +9,7 @@ use crate::clock::wall_ms;
 use crate::db;
 use crate::exit;
 use crate::owner::StateDir;
-use crate::pause::{self, ALL, Pause, REASON_CHARS_MAX};
+use crate::pause::{self, ALL, Pause};
 use crate::store::destination;
 use crate::who;
 
@@ -37,9 +37,6 @@ pub struct ResumeArgs {
 
 /// Runs `pause`.
 pub fn pause(file: &SettingsFile, args: PauseArgs) -> Outcome {
-    if args.reason.trim().is_empty() {
-        return Err(Failure::new(exit::USAGE, "--reason is empty: say why, for whoever finds it paused"));
-    }
     change(file, args.name.as_deref(), true, args.reason)
 }
 
@@ -49,9 +46,8 @@ pub fn resume(file: &SettingsFile, args: ResumeArgs) -> Outcome {
 }
 
 fn change(file: &SettingsFile, name: Option<&str>, paused: bool, reason: String) -> Outcome {
-    if reason.chars().count() > REASON_CHARS_MAX {
-        let text = format!("--reason: at most {REASON_CHARS_MAX} characters were expected");
-        return Err(Failure::new(exit::USAGE, text));
+    if let Some(why) = pause::unfit(&reason, paused) {
+        return Err(Failure::new(exit::USAGE, format!("--reason {why}")));
     }
     let settings = file.load_without_secrets()?;
     let verb = if paused { "pause" } else { "resume" };

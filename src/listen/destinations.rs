@@ -12,7 +12,7 @@ use super::wire::Answer;
 use super::{Context, Served, committed, sentence};
 use crate::clock::wall_ms;
 use crate::deed::Deed;
-use crate::pause::{self, Done, Pause, REASON_CHARS_MAX};
+use crate::pause::{self, Done, Pause};
 use crate::relay::Event;
 use crate::store::destination;
 
@@ -37,8 +37,8 @@ fn change(context: &Context, request: &Request<'_>, paused: bool) -> Answer {
     let Ok(asked) = serde_json::from_slice::<Asked>(body) else {
         return sentence(422, "expected {\"reason\": \"...\"}");
     };
-    if (paused && asked.reason.trim().is_empty()) || asked.reason.chars().count() > REASON_CHARS_MAX {
-        return sentence(422, "reason is empty or longer than 500 characters");
+    if let Some(why) = pause::unfit(&asked.reason, paused) {
+        return sentence(422, &format!("reason {why}"));
     }
     let Ok(reader) = context.inbox.get() else {
         return sentence(503, "the inbox cannot be read now; try again");
@@ -70,7 +70,7 @@ fn change(context: &Context, request: &Request<'_>, paused: bool) -> Answer {
             }
             if done.iter().any(|done| done.moved) {
                 let verb = if why.is_some() { "paused" } else { "resumed" };
-                log::warn!("dest={told} {verb} by an operator: {}", why.as_deref().unwrap_or("it goes on"));
+                log::warn!("dest={told} {verb} by an operator");
             }
             let _ = relay.send(Event::Wake);
         },
