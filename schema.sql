@@ -197,6 +197,17 @@ BEGIN
   SELECT RAISE(IGNORE);
 END;
 
+-- While `onceward drain` has it so: nothing new, and the producer is told (it has not been taken, so it is not lost). A
+-- known key passes: the same event again is harmless. The mark carries its end.
+CREATE TRIGGER outbox_drain BEFORE INSERT ON outbox
+WHEN EXISTS (SELECT 1 FROM onceward_meta
+              WHERE key = 'intake_closed_until_ms'
+                AND CAST(value AS INTEGER) > CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER))
+ AND NOT EXISTS (SELECT 1 FROM outbox WHERE dedup_key = NEW.dedup_key)
+BEGIN
+  SELECT RAISE(ABORT, 'onceward: the outbox is being drained and takes nothing new; try again later (an operator ends it with onceward drain --end)');
+END;
+
 CREATE TRIGGER outbox_insert_state BEFORE INSERT ON outbox
 WHEN NEW.status NOT IN ('PENDING', 'HELD') OR NEW.attempts <> 0 OR NEW.blocked <> 0
 BEGIN

@@ -39,7 +39,7 @@ use crate::relay::{Event, Home, Lane, Relay, RelayParts};
 use crate::retention::room::{Room, RoomParts};
 use crate::share::{Keys, Places};
 use crate::source::{Served, Sources, SourcesParts};
-use crate::store::{meta, tally};
+use crate::store::{intake, meta, tally};
 use crate::sweeper::{self, Seen, Sweep};
 use crate::thread::{join_until, spawn};
 use crate::vendor;
@@ -217,6 +217,7 @@ impl Agent {
         let owner = owner::owner_id(&agent_id)?;
         let outbox_path = state.outbox();
         let heard = begin_clock(&mut connection, &inbox_path, &outbox_path)?;
+        end_drain(&outbox_path)?;
         let orphans = sweeper::recover(&mut connection, &owner, &policy).map_err(sqlite)?;
         db::write(&mut connection, |tx| {
             meta::put(tx, "started_by", owner.as_str())?;
@@ -262,6 +263,7 @@ impl Agent {
         let mut longest_call = Duration::ZERO;
         let mut settlers = Vec::new();
         let mut webhooks = Vec::new();
+        let mut endpoints = Vec::new();
         let (go_on, stopped) = crossbeam_channel::bounded(0);
         let (rearm, rearm_heard) = reconcile::bell();
         for destination in &settings.destinations {
@@ -273,6 +275,11 @@ impl Agent {
                 gate.restore(&known.standing, Instant::now(), wall_ms());
             }
             gates.push((destination.name.clone(), gate.clone()));
+            endpoints.push(listen::Served {
+                name: destination.name.clone(),
+                gate: gate.clone(),
+                vendor: adapter.clone(),
+            });
             let rate = Arc::new(Rate::new(destination.rate_per_s));
             match &destination.vendor {
                 VendorSettings::BizPpurio(biz) => match &biz.reports {
@@ -331,6 +338,7 @@ impl Agent {
                 alerts: alerts.clone(),
                 stop: stop.clone(),
                 hold: hold.clone(),
+                quick: settings.retry.quick,
             });
             for number in 0..destination.threads {
                 let worker = Worker::new(shared.clone(), receiver.clone());
@@ -429,6 +437,9 @@ impl Agent {
                 ready: ready.clone(),
                 ward: ward.clone(),
                 state: state.clone(),
+                settings: Arc::new(settings.clone()),
+                destinations: endpoints,
+                relay: relay_events.clone(),
             },
         )?;
         let retention = Room::start(RoomParts {
@@ -525,8 +536,12 @@ impl Agent {
             .gates
             .iter()
             .filter_map(|(name, gate)| {
-                gate.describe(now)
-                    .map(|(why, next)| format!("{name} closed ({why}), next try in {} s", next.as_secs()))
+                let (why, next) = gate.describe(now)?;
+                Some(if gate.is_paused() {
+                    format!("{name} {why}")
+                } else {
+                    format!("{name} closed ({why}), next try in {} s", next.as_secs())
+                })
             })
             .collect();
         let commits = self.writer.health().commits.load(Ordering::Relaxed);
@@ -640,6 +655,18 @@ fn begin_clock(
         log::warn!("the clock {}: what depends on the hour is held", doubt.as_str());
     }
     Ok(heard)
+}
+
+/// A drain does not outlive the agent that it was about: producers are let in again.
+fn end_drain(outbox_path: &Path) -> Result<(), DbError> {
+    let sqlite = |source| DbError::sqlite(outbox_path, source);
+    let reader = db::open_reader(outbox_path, Part::Outbox)?;
+    if intake::closed_until(&reader, wall_ms()).map_err(sqlite)?.is_some() {
+        let mut outbox = db::open_writer(outbox_path, Part::Outbox, Durability::Full)?;
+        let _ = db::write(&mut outbox, |tx| intake::open(tx, wall_ms())).map_err(sqlite)?;
+        log::warn!("the drain has ended: new messages are taken again");
+    }
+    Ok(())
 }
 
 /// F30: both files or none; one alone is a person's decision.

@@ -153,6 +153,11 @@ impl Gate {
         self.lock().paused = why;
     }
 
+    /// Whether an operator has paused it.
+    pub fn is_paused(&self) -> bool {
+        self.lock().paused.is_some()
+    }
+
     /// An operator's wish: the next probe, or the end of a wait, is now.
     pub fn probe_now(&self, now: Instant) {
         let mut state = self.lock();

@@ -145,6 +145,12 @@ pub const CLOCK_AHEAD_AT_START: Duration = Duration::from_secs(24 * 3_600);
 pub const CLOCK_SETTLE: Duration = Duration::from_secs(10 * 60);
 const _: () = assert!(CLOCK_JUMP.as_secs() < CLOCK_BELIEVED.as_secs());
 
+/// Most tries again of an unknown outcome within one claim, where the receiver deduplicates: a SENDING row must end long
+/// before it is called stale.
+pub const DEDUPLICATED_TRIES_MAX: u32 = 5;
+/// Longest pause before each of them.
+pub const DEDUPLICATED_PAUSE_MAX: Duration = Duration::from_secs(5);
+
 /// A look at the opt-outs that is older than this is repeated right before the call.
 pub const CONSENT_FRESH: Duration = Duration::from_millis(50);
 

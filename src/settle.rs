@@ -4,7 +4,6 @@
 //! verdict leads from ERROR alone, so a report or a person that was first wins. *Not sent* is refused where a report
 //! names the message (the vendor has it), and a look-up may say it once only.
 
-use crossbeam_channel::Sender;
 use rusqlite::Connection;
 
 use crate::clock::wall_ms;
@@ -162,39 +161,6 @@ pub fn apply(tx: &Connection, settle: &Settle, day: &str, now_ms: i64) -> rusqli
         },
     )?;
     Ok(Settled::Yes)
-}
-
-/// Work of the inbox's writer: one verdict.
-pub struct SettleNow {
-    /// The verdict.
-    pub settle: Settle,
-    /// The local day, for the tally.
-    pub day: String,
-    /// Told after the commit.
-    pub reply: Sender<Result<Settled, String>>,
-    /// Filled in by `apply`.
-    pub settled: Settled,
-}
-
-impl Work for SettleNow {
-    fn apply(&mut self, connection: &Connection) -> rusqlite::Result<()> {
-        self.settled = apply(connection, &self.settle, &self.day, wall_ms())?;
-        Ok(())
-    }
-    fn committed(self: Box<Self>) {
-        let Settle { message_id, consumer, end, .. } = &self.settle;
-        if self.settled == Settled::Yes {
-            log::warn!("{message_id} settled dest={consumer} as {}", end.as_str());
-        }
-        let _ = self.reply.send(Ok(self.settled));
-    }
-    fn failed(self: Box<Self>, why: &str) {
-        let _ = self.reply.send(Err(why.to_owned()));
-    }
-    /// Who asked is told, and may ask again: the verb is idempotent.
-    fn must_land(&self) -> bool {
-        false
-    }
 }
 
 /// Work: a note of `rearm` is closed. Lost, the row is looked at again.

@@ -22,6 +22,12 @@ pub fn peer(stream: &UnixStream) -> String {
         .map_or_else(|_| "unknown".to_owned(), |peer| of_uid(peer.uid.as_raw()))
 }
 
+/// Whether the user at the other end is this process's own, or root.
+pub fn is_ours(stream: &UnixStream) -> bool {
+    rustix::net::sockopt::socket_peercred(stream)
+        .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
+}
+
 fn name_of(users: &str, uid: u32) -> Option<&str> {
     users.lines().find_map(|line| {
         let mut fields = line.split(':');

@@ -4,7 +4,9 @@
 //! an adapter becomes an unknown outcome, and an outcome that cannot be written is kept by the writer until it can.
 //! Without a committed SENDING row there is no [`Sending`] and so no call. Serves F4, F5, F7-F13, F16, F28.
 //!
-//! Never: writes the outbox, retries, decides when something is tried again.
+//! Where the receiver really deduplicates (`idempotency_header`), one claim may make several requests with its one key.
+//!
+//! Never: writes the outbox, tries again what may have arrived anywhere else, decides when a row is tried again.
 
 use std::cell::OnceCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,6 +18,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use crate::alert::{Alerts, Cause};
 use crate::clock::{self, Now, us, wall_ms};
+use crate::config::Repeat;
 use crate::db::kill;
 use crate::db::pool::Pool;
 use crate::db::writer::Writer;
@@ -23,14 +26,14 @@ use crate::fingerprint;
 use crate::gate::{Change, Gate, Pass};
 use crate::hold::Hold;
 use crate::lifecycle::InboxState;
-use crate::limits::CONSENT_FRESH;
+use crate::limits::{CONSENT_FRESH, DEDUPLICATED_PAUSE_MAX, DEDUPLICATED_TRIES_MAX, GATE_THROTTLE_DEFAULT};
 use crate::message::{Message, NotSentKind, NotSentProof, Outcome, OwnerId, Reply};
 use crate::policy::{Asking, Policy, Verdict, consent};
 use crate::rate::Rate;
 use crate::relay::{Answer, Confirm, Event, Handoff};
 use crate::report::settle;
 use crate::slot::Slot;
-use crate::store::attempt::{Attempt, AttemptOutcome};
+use crate::store::attempt::{Append, Attempt, AttemptOutcome};
 use crate::store::destination::Note;
 use crate::store::inbox::{self, Applied, Claim, ClaimAnswer, Known, Record, Release, Sending};
 use crate::store::{report, suppress};
@@ -38,6 +41,8 @@ use crate::vendor::{Prepared, Vendor};
 
 /// Between two looks into an inbox that cannot be read.
 const DATABASE_PAUSE: Duration = Duration::from_secs(1);
+/// Why a hand-off comes back while its destination is paused.
+const PAUSED: &str = "DESTINATION_PAUSED";
 /// A day, milliseconds: bounds the sum of a moment and a span.
 const FAR_MS: i64 = 86_400_000;
 
@@ -65,6 +70,14 @@ pub struct Shared {
     pub stop: Arc<AtomicBool>,
     /// The whole agent held: begin nothing more.
     pub hold: Hold,
+    /// Tries again within one claim, where the receiver deduplicates; see [`again`].
+    pub quick: Repeat,
+}
+
+/// How often, and after what pause, an unknown outcome is tried again with the same key within one claim, where the
+/// receiver deduplicates: the quick tries of the settings, bounded, since the row is SENDING and a stop waits meanwhile.
+fn again(quick: Repeat) -> Repeat {
+    Repeat { times: quick.times.min(DEDUPLICATED_TRIES_MAX), every: quick.every.min(DEDUPLICATED_PAUSE_MAX) }
 }
 
 /// One worker.
@@ -116,7 +129,7 @@ impl Worker {
             return Some(Answer::Returned("DATABASE: outcomes cannot be written now"));
         }
         let Some(pass) = gate.may_call(Instant::now()) else {
-            return Some(Answer::Returned("DESTINATION_CLOSED"));
+            return Some(Answer::Returned(if gate.is_paused() { PAUSED } else { "DESTINATION_CLOSED" }));
         };
         let answer = self.claim_and_call(handoff, pass);
         if answer.is_some() {
@@ -155,6 +168,11 @@ impl Worker {
             return Some(Answer::Returned("STOPPING"));
         }
 
+        // After the wait for the rate: what an operator has paused meanwhile is not begun.
+        if shared.gate.is_paused() {
+            return Some(Answer::Returned(PAUSED));
+        }
+
         let _ = kill::point("worker-before-claim");
         let sending = match self.claim(&message, fingerprint) {
             ClaimAnswer::Claimed(sending) => sending,
@@ -171,7 +189,7 @@ impl Worker {
         let due_ms = message.not_before_ms.max(message.created_at_ms);
         let waiting =
             Duration::from_millis(u64::try_from(started_at_ms - due_ms).unwrap_or(0)).max(claimed.elapsed());
-        let reply = match self.call(&sending, &message, &mut prepared, consented) {
+        let reply = match self.call(&sending, &message, &mut prepared, Some(consented)) {
             Ok(reply) => reply,
             Err(answer) => {
                 shared.gate.give_back(pass);
@@ -179,8 +197,10 @@ impl Worker {
                 return None;
             }
         };
+        let mut waited = Waited { started_at_ms, waiting };
+        let reply = self.ask_again(&sending, &message, &mut prepared, reply, &mut waited);
         let _ = kill::point("worker-after-call");
-        self.record(sending, &message, reply, Waited { started_at_ms, waiting }, row, confirm);
+        self.record(sending, &message, reply, waited, row, confirm);
         None
     }
 
@@ -289,9 +309,9 @@ impl Worker {
         sending: &Sending,
         message: &Message,
         prepared: &mut Prepared,
-        consented: Instant,
+        consented: Option<Instant>,
     ) -> Result<Reply, Answer> {
-        if consented.elapsed() > CONSENT_FRESH {
+        if consented.is_none_or(|at| at.elapsed() > CONSENT_FRESH) {
             self.consent(message)?; // the rate, a login or the claim took their time
         }
         // After every wait, and right before the adapter: a call that would begin at the closing does not.
@@ -320,6 +340,100 @@ impl Worker {
         }
     }
 
+    /// Where the receiver deduplicates by our key, an unknown outcome is asked about with the same request under the same
+    /// claim: its answer is the first request's. At most a few times; then it stays unknown. A later try that certainly
+    /// was not sent says nothing of the first, so it ends as unknown too. Each earlier try is logged at once; `waited`
+    /// tells of the last.
+    fn ask_again(
+        &self,
+        sending: &Sending,
+        message: &Message,
+        prepared: &mut Prepared,
+        mut reply: Reply,
+        waited: &mut Waited,
+    ) -> Reply {
+        let shared = &*self.shared;
+        if !shared.vendor.deduplicates() {
+            return reply;
+        }
+        let Repeat { times, every } = again(shared.quick);
+        for _ in 0..times {
+            let Outcome::Unknown { code, reason } = &reply.outcome else { break };
+            let first = (code.clone(), reason.clone());
+            // As with every request: nothing is begun in a stop or a pause, over the rate, or against the rules.
+            self.pause(every);
+            if shared.stop.load(Ordering::Relaxed)
+                || shared.gate.is_paused()
+                || !shared.rate.take(&shared.stop)
+            {
+                break;
+            }
+            let started_at_ms = wall_ms();
+            let Ok(mut next) = self.call(sending, message, prepared, None) else {
+                break; // the rules say no: what was asked before stays unknown
+            };
+            // The one before is no longer the last: its line, and what it tells of the destination.
+            self.learn(message, &reply);
+            let attempt = self.attempt(message, &reply, AttemptOutcome::Unknown, waited);
+            self.say(message, &attempt);
+            shared.writer.submit(Box::new(Append(attempt)));
+            let mut enough = false;
+            if let Outcome::NotSent { kind, reason, .. } = &next.outcome {
+                if let NotSentKind::Throttled(wait) = kind {
+                    enough = true; // it asks for a pause that is longer than this section may last
+                    next.pause = next.pause.or(*wait).or(Some(GATE_THROTTLE_DEFAULT));
+                }
+                let reason = format!("{}; asked again with the same key, not sent: {reason}", first.1);
+                next.outcome = Outcome::Unknown { code: first.0, reason };
+            }
+            (reply, waited.started_at_ms) = (next, started_at_ms);
+            if enough {
+                break;
+            }
+        }
+        reply
+    }
+
+    /// The line of one call in the log of attempts.
+    fn attempt(&self, message: &Message, reply: &Reply, outcome: AttemptOutcome, waited: &Waited) -> Attempt {
+        let (vendor_code, reason) = match &reply.outcome {
+            Outcome::Accepted { code, .. } => (Some(code.clone()), None),
+            Outcome::Rejected { code, reason } => (Some(code.clone()), Some(reason.clone())),
+            Outcome::Unknown { code, reason } | Outcome::NotSent { code, reason, .. } => {
+                (code.clone(), Some(reason.clone()))
+            }
+        };
+        Attempt {
+            consumer: message.destination.clone(),
+            message_id: message.message_id.clone(),
+            started_at_ms: waited.started_at_ms,
+            waiting_us: us(waited.waiting),
+            timing: reply.timing,
+            outcome,
+            http_status: reply.http_status,
+            vendor_code,
+            reason,
+            claimed_by: self.shared.owner.clone(),
+            traceparent: message.trace_context().map(str::to_owned),
+        }
+    }
+
+    fn say(&self, message: &Message, attempt: &Attempt) {
+        log::log!(
+            if attempt.outcome == AttemptOutcome::Unknown { log::Level::Warn } else { log::Level::Info },
+            "{} {} dest={} code={} waiting_us={} connecting_us={} answering_us={}{}{}",
+            message.message_id,
+            attempt.outcome.as_str(),
+            message.destination,
+            attempt.vendor_code.as_deref().unwrap_or("-"),
+            attempt.waiting_us,
+            us(attempt.timing.connecting),
+            us(attempt.timing.answering),
+            attempt.reason.as_deref().map(|reason| format!(" reason={reason:?}")).unwrap_or_default(),
+            message.traced(),
+        );
+    }
+
     /// The claim goes, and then the row gets the rules' answer: no call was begun, so no attempt is used.
     fn release(&self, sending: Sending, answer: Answer, row: i64, confirm: Sender<Event>) {
         log::info!(
@@ -345,49 +459,16 @@ impl Worker {
     ) {
         let shared = &*self.shared;
         self.learn(message, &reply);
-        let (outcome_name, code, reason, answer) = match &reply.outcome {
-            Outcome::Accepted { code, .. } => {
-                (AttemptOutcome::Accepted, Some(code.clone()), None, Answer::Settled)
+        let (outcome, answer) = match &reply.outcome {
+            Outcome::Accepted { .. } => (AttemptOutcome::Accepted, Answer::Settled),
+            Outcome::Rejected { .. } => (AttemptOutcome::Rejected, Answer::Settled),
+            Outcome::Unknown { .. } => (AttemptOutcome::Unknown, Answer::Settled),
+            Outcome::NotSent { kind, reason, .. } => {
+                (AttemptOutcome::NotSent, Answer::NotSent { kind: *kind, reason: reason.clone() })
             }
-            Outcome::Rejected { code, reason } => {
-                (AttemptOutcome::Rejected, Some(code.clone()), Some(reason.clone()), Answer::Settled)
-            }
-            Outcome::Unknown { code, reason } => {
-                (AttemptOutcome::Unknown, code.clone(), Some(reason.clone()), Answer::Settled)
-            }
-            Outcome::NotSent { kind, code, reason, .. } => (
-                AttemptOutcome::NotSent,
-                code.clone(),
-                Some(reason.clone()),
-                Answer::NotSent { kind: *kind, reason: reason.clone() },
-            ),
         };
-        log::log!(
-            if outcome_name == AttemptOutcome::Unknown { log::Level::Warn } else { log::Level::Info },
-            "{} {} dest={} code={} waiting_us={} connecting_us={} answering_us={}{}{}",
-            message.message_id,
-            outcome_name.as_str(),
-            message.destination,
-            code.as_deref().unwrap_or("-"),
-            us(waited.waiting),
-            us(reply.timing.connecting),
-            us(reply.timing.answering),
-            reason.as_deref().map(|reason| format!(" reason={reason:?}")).unwrap_or_default(),
-            message.traced(),
-        );
-        let attempt = Attempt {
-            consumer: message.destination.clone(),
-            message_id: message.message_id.clone(),
-            started_at_ms: waited.started_at_ms,
-            waiting_us: us(waited.waiting),
-            timing: reply.timing,
-            outcome: outcome_name,
-            http_status: reply.http_status,
-            vendor_code: code,
-            reason,
-            claimed_by: shared.owner.clone(),
-            traceparent: message.trace_context().map(str::to_owned),
-        };
+        let attempt = self.attempt(message, &reply, outcome, &waited);
+        self.say(message, &attempt);
         if let Outcome::Unknown { reason, .. } = &reply.outcome
             && !self.reports_settle(message)
         {

@@ -289,7 +289,7 @@ fn conflict_text(field: &str, id: &crate::message::MessageId) -> String {
     )
 }
 
-fn put_all(connection: &mut Connection, messages: &[NewMessage]) -> Result<Vec<Put>, Failure> {
+pub(crate) fn put_all(connection: &mut Connection, messages: &[NewMessage]) -> Result<Vec<Put>, Failure> {
     if messages.is_empty() {
         return Ok(Vec::new());
     }
@@ -297,12 +297,15 @@ fn put_all(connection: &mut Connection, messages: &[NewMessage]) -> Result<Vec<P
         messages.iter().map(|message| outbox::put(tx, message)).collect::<rusqlite::Result<Vec<_>>>()
     });
     done.map_err(|error| {
+        if crate::store::intake::is_refusal(&error) {
+            return Failure::new(exit::TRY_AGAIN, format!("{error}; nothing of this part is stored"));
+        }
         let code = if db::is_busy(&error) || db::is_full(&error) { exit::TRY_AGAIN } else { exit::IO };
         Failure::new(code, format!("the outbox did not take it: {error}; nothing of this part is stored for sure, run the same command again (repeating is harmless)"))
     })
 }
 
-fn parse(text: &[u8]) -> Result<NewMessage, String> {
+pub(crate) fn parse(text: &[u8]) -> Result<NewMessage, String> {
     // serde_json's words quote at most a field's name, never a value of ours, except "invalid type": cut those.
     let line: Line = serde_json::from_slice(text).map_err(|error| match error.classify() {
         serde_json::error::Category::Data => {
@@ -358,7 +361,7 @@ impl<'a> Door<'a> {
     }
 
     /// The message as it is to be stored, and remarks for whoever wrote it; or the field that is wrong.
-    fn check(&self, message: NewMessage) -> Result<(NewMessage, Vec<String>), String> {
+    pub(crate) fn check(&self, message: NewMessage) -> Result<(NewMessage, Vec<String>), String> {
         let mut message = fit(message, self.settings)?;
         let Some(fitness) = &self.fitness else { return Ok((message, Vec::new())) };
         times(&message, wall_ms())?;

@@ -6,7 +6,7 @@ use rusqlite::{Connection, Row};
 
 use super::filter::{self, Conditions, Filter, States, Word};
 use super::settings_file::SettingsFile;
-use super::{Failure, Outcome, output, views};
+use super::{Failure, Outcome, dest, output, through_agent, views};
 use crate::clock::wall_ms;
 use crate::exit;
 use crate::lifecycle::OutboxState;
@@ -57,12 +57,38 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     if let Some(held) = &views.held {
         eprintln!("HELD: nothing is sent: {held}");
     }
+    // A member of the group cannot look into the inbox; the running agent can.
+    if !views.inbox && file.source.is_none() && !args.trouble && args.filter.state.len() <= 1 {
+        let older_ms =
+            args.filter.older.as_deref().map(|text| filter::span_ms("--older", text)).transpose()?;
+        let query = [
+            ("state", args.filter.state.first().map(|state| state.to_ascii_uppercase())),
+            ("dest", args.filter.dest.clone()),
+            ("kind", args.filter.kind.clone()),
+            ("key", args.key.clone()),
+            ("to", args.filter.to.clone()),
+            ("before_ms", older_ms.map(|span| wall_ms().saturating_sub(span).to_string())),
+            ("limit", Some(args.limit.to_string())),
+        ];
+        match through_agent::queue(&settings, &query, args.json) {
+            Ok(outcome) => return outcome,
+            Err(why) => eprintln!("the vendor's side is not shown: {why}"),
+        }
+    }
     let lists = lists(&args, &states, views.inbox).map_err(|failure| match failure.code {
         exit::NOT_PERMITTED => {
             Failure::new(failure.code, format!("{}: {}", failure.text, super::permission::inbox(&settings)))
         }
         _ => failure,
     })?;
+    let own = views::open(&settings)?;
+    // Why rows wait that could go: their destination is closed, paused or waits.
+    let stands: Vec<(String, String)> = dest::collect(&own, &settings)
+        .map_err(|error| Failure::new(exit::IO, error.to_string()))?
+        .iter()
+        .filter_map(|one| Some((one["destination"].as_str()?.to_owned(), dest::why(one, &settings)?)))
+        .collect();
+    drop(own);
     let zone = &settings.agent.timezone;
     let mut left = if args.limit == 0 { usize::MAX } else { args.limit as usize };
     let (mut shown, mut head, mut more) = (0usize, true, 0i64);
@@ -74,7 +100,12 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
             after = page.last().map(|(key, _)| *key);
             shown += page.len();
             left -= page.len();
-            let lines: Vec<views::Line> = page.into_iter().filter_map(|(_, line)| line).collect();
+            let mut lines: Vec<views::Line> = page.into_iter().filter_map(|(_, line)| line).collect();
+            for line in lines.iter_mut().filter(|line| line.status == "PENDING" && line.blocked == 0) {
+                if let Some((_, why)) = stands.iter().find(|(name, _)| *name == line.destination) {
+                    line.reason = Some(why.clone());
+                }
+            }
             print(lines, args.json, head, views.inbox, zone)?;
             head = false;
             if !full {

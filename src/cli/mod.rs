@@ -7,14 +7,17 @@ mod backup;
 mod check;
 mod clock;
 mod demo;
-mod enqueue;
+pub(crate) mod dest;
+mod drain;
+pub(crate) mod enqueue;
 mod filter;
 mod init;
-mod lists;
+pub(crate) mod lists;
 mod logging;
 mod manual;
 mod moment;
-mod output;
+pub(crate) mod output;
+mod pause;
 mod permission;
 mod purge;
 mod restore;
@@ -24,14 +27,15 @@ mod settings_file;
 mod settle;
 mod settling;
 mod shape;
-mod show;
+pub(crate) mod show;
 mod source;
 mod sql;
-mod status;
+pub(crate) mod status;
 mod suppress;
+mod through_agent;
 mod verbs;
 mod verify;
-mod views;
+pub(crate) mod views;
 
 use std::path::PathBuf;
 
@@ -119,6 +123,14 @@ enum Command {
     Release(verbs::Args),
     /// Give up messages for good (PENDING, HELD, PARKED -> CANCELLED)
     Cancel(verbs::Args),
+    /// Send nothing to a destination (or to any) until `resume`; kept over restarts
+    Pause(pause::PauseArgs),
+    /// End a pause
+    Resume(pause::ResumeArgs),
+    /// How destinations stand: open, closed, waiting or paused, why, and what waits for them
+    Dest(dest::Args),
+    /// Refuse new messages, send what can be sent, report the rest; exit 1 if some is left
+    Drain(drain::Args),
     /// Opt-outs: who gets nothing more, or nothing of a kind
     Suppress(suppress::Args),
     /// What the agent thinks of the clock; --right says that it is right
@@ -193,6 +205,10 @@ pub fn main() -> i32 {
         Command::Hold(args) => verbs::run(&settings, verbs::Verb::Hold, args),
         Command::Release(args) => verbs::run(&settings, verbs::Verb::Release, args),
         Command::Cancel(args) => verbs::run(&settings, verbs::Verb::Cancel, args),
+        Command::Pause(args) => pause::pause(&settings, args),
+        Command::Resume(args) => pause::resume(&settings, args),
+        Command::Dest(args) => dest::run(&settings, args),
+        Command::Drain(args) => drain::run(&settings, args),
         Command::Suppress(args) => suppress::run(&settings, args),
         Command::Clock(args) => clock::run(&settings, args),
         Command::Settle(args) => settle::run(&settings, args),

@@ -10,7 +10,7 @@ use crate::db::{self, Durability, Part};
 use crate::exit;
 use crate::listen;
 use crate::message::{Destination, MessageId};
-use crate::owner::{self, OwnerError, StateDir};
+use crate::owner::StateDir;
 use crate::policy::Policy;
 use crate::settle::{self, End, Settle, Speaker};
 use crate::store::outbox::{self, Rearmed};
@@ -110,29 +110,13 @@ fn while_down(
     state: &StateDir,
     settle: &Settle,
 ) -> Result<(u16, String), Failure> {
-    let _ownership = owner::take(state, &file.path).map_err(|error| match &error {
-        OwnerError::Held { .. } => Failure::new(
-            exit::TRY_AGAIN,
-            format!(
-                "the agent is running, but nobody answers on its socket {}; check [listen].socket, or stop the agent \
-                 first",
-                settings.listen.socket.display()
-            ),
-        ),
-        OwnerError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-            Failure::new(exit::NOT_PERMITTED, format!("{error}; while the agent is down only its user may settle"))
-        }
-        _ => Failure::new(exit::IO, error.to_string()),
-    })?;
+    let mut locked = agent_call::take_lock(file, settings, state, "settle")?;
+    let inbox = &mut locked.inbox;
     let inbox_path = state.inbox();
-    let mut inbox = db::open_writer(&inbox_path, Part::Inbox, Durability::Full)?;
-    let failed = |path: &std::path::Path, error: rusqlite::Error| {
-        let code = if db::is_busy(&error) || db::is_full(&error) { exit::TRY_AGAIN } else { exit::IO };
-        Failure::new(code, format!("{}: {error}", path.display()))
-    };
+    let failed = |path: &std::path::Path, error: rusqlite::Error| agent_call::db_failure(path, &error);
     let now_ms = wall_ms();
     let day = Policy::new(settings).day(now_ms);
-    let settled = db::write(&mut inbox, |tx| {
+    let settled = db::write(inbox, |tx| {
         // We hold the agent's lock: no start is alive, and no call is under way.
         meta::put(tx, "started_by", "")?;
         settle::apply(tx, settle, &day, now_ms)
@@ -141,14 +125,14 @@ fn while_down(
     // What was noted now or by an earlier run that died; what the relay of a dead agent still holds waits for its start.
     let outbox_path = state.outbox();
     let notes: Vec<(Destination, MessageId)> =
-        rearm::open(&inbox, 1_000).map_err(|error| failed(&inbox_path, error))?;
+        rearm::open(inbox, 1_000).map_err(|error| failed(&inbox_path, error))?;
     if !notes.is_empty() {
         let mut outbox = db::open_writer(&outbox_path, Part::Outbox, Durability::Full)?;
         for (consumer, message_id) in notes {
-            if settle::open_outbox_row(&inbox, &mut outbox, &consumer, &message_id)
+            if settle::open_outbox_row(inbox, &mut outbox, &consumer, &message_id)
                 .map_err(|error| failed(&outbox_path, error))?
             {
-                db::write(&mut inbox, |tx| rearm::done(tx, &consumer, &message_id, now_ms))
+                db::write(inbox, |tx| rearm::done(tx, &consumer, &message_id, now_ms))
                     .map_err(|error| failed(&inbox_path, error))?;
             }
         }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::settings_file::SettingsFile;
 use super::views::{self, Line, Views};
-use super::{Failure, Outcome, filter, output, settling};
+use super::{Failure, Outcome, dest, filter, output, settling, through_agent};
 use crate::clock::wall_ms;
 use crate::config::Settings;
 use crate::exit;
@@ -33,6 +33,12 @@ pub struct Args {
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     let settings = file.load_for_looking()?;
     let views = super::source::views(file, &settings)?;
+    if views.inbox.is_none() {
+        match through_agent::show(&settings, &args.id) {
+            Ok(outcome) => return outcome,
+            Err(why) => eprintln!("the vendor's side is not shown: {why}"),
+        }
+    }
     let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());
     let found = views
         .outbox
@@ -227,6 +233,21 @@ fn now_text(
     }
 }
 
+/// The same for the local API.
+pub(crate) fn now(
+    views: &Views,
+    settings: &Settings,
+    line: &Line,
+    payload: &str,
+) -> rusqlite::Result<String> {
+    let fate = match &views.inbox {
+        Some(inbox) => views::fate(inbox, &line.destination, &line.message_id)?,
+        None => None,
+    };
+    let message = as_message(line, payload);
+    now_text(line, &message, views, settings, fate.as_ref().map(|fate| fate.status.as_str()))
+}
+
 /// The row as the rules see it.
 fn as_message(line: &Line, payload: &str) -> Message {
     Message {
@@ -351,10 +372,20 @@ fn waits(
 ) -> rusqlite::Result<String> {
     let at = |ms: i64| output::local_time(ms, &settings.agent.timezone);
     let because = line.reason.as_deref().map(|reason| format!(", because of {reason}")).unwrap_or_default();
+    let stands = dest::collect(views, settings)?;
+    let of = stands.iter().find(|one| one["destination"] == *line.destination);
+    if let Some(why) = of.and_then(|one| dest::why(one, settings)) {
+        return Ok(format!("waits for its destination {}, {why}", line.destination));
+    }
     match line.blocked {
         1 => return Ok("waits behind an earlier message of its order lane".into()),
         2 => return Ok(format!("waits until the clock is right{because}")),
         _ => {}
+    }
+    let stands = dest::collect(views, settings)?;
+    let of = stands.iter().find(|one| one["destination"] == *line.destination);
+    if let Some(why) = of.and_then(|one| dest::why(one, settings)) {
+        return Ok(format!("waits for its destination {}, {why}", line.destination));
     }
     let (own, foreign) = consent::keys(message);
     let opt_outs = suppress::find(&views.outbox, &own, foreign.as_deref())?;

@@ -1,9 +1,11 @@
 //! `status`: is it alive, what waits and since when, today's ends, what went wrong; agent up or down.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::params;
 use serde_json::{Value, json};
 
+use super::dest;
 use super::settings_file::SettingsFile;
+use super::through_agent;
 use super::views::{self, Views};
 use super::{Failure, Outcome, filter, output};
 use crate::clock::wall_ms;
@@ -26,7 +28,17 @@ pub struct Args {
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     let settings = file.load_for_looking()?;
     let views = views::open(&settings)?;
-    let status = collect(&views, &settings).map_err(|error| Failure::new(exit::IO, error.to_string()))?;
+    let own = || collect(&views, &settings).map_err(|error| Failure::new(exit::IO, error.to_string()));
+    let status = match &views.inbox {
+        Some(_) => own()?,
+        None => match through_agent::get(&settings, "/v1/status") {
+            Ok(status) => status,
+            Err(why) => {
+                eprintln!("whether the agent runs, and the vendor's side, is not shown: {why}");
+                own()?
+            }
+        },
+    };
     if args.json {
         output::print(&(output::json(&status)? + "\n"))?;
     } else {
@@ -40,7 +52,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     })
 }
 
-fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
+pub(crate) fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
     let now_ms = wall_ms();
     let mut live = Vec::new();
     // Only unfinished rows: today's ends are counted as they happen, so history costs nothing here.
@@ -100,70 +112,20 @@ fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
         clock_doubt = super::clock::doubt(&views.outbox, inbox, holder.is_some())?;
         agent = json!({ "owner": mark("started_by")?, "started_at_ms": mark("started_at_ms")?.and_then(|text| text.parse::<i64>().ok()), "version": mark("version")? });
     }
-    let destinations = match &views.inbox {
-        Some(inbox) => settings
-            .destinations
-            .iter()
-            .map(|destination| destination_state(inbox, &destination.name))
-            .collect::<rusqlite::Result<Vec<_>>>()?,
-        None => Vec::new(),
-    };
     let holder = owner::holder(&views.state);
     let sources = match &views.inbox {
         Some(inbox) => super::source::seen(inbox, holder.is_some())?,
         None => Vec::new(),
     };
+    let intake = crate::store::intake::closed_until(&views.outbox, now_ms)?;
     let free =
         rustix::fs::statvfs(&views.state.root).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize)).ok();
     Ok(json!({
         "alive": owner::may_look(&views.state).then_some(holder.is_some()), "holder": holder, "agent": agent, "now_ms": now_ms, "clock_doubt": clock_doubt, "held": views.held(), "state_dir": settings.agent.state_dir,
         "environment": settings.agent.environment, "timezone": settings.agent.timezone.iana_name(), "disk_free_bytes": free,
         "waiting": live, "closed": closed, "purged_at_ms": purged_at_ms, "quarantined": quarantined, "inbox": fates, "today": today, "alerts": alerts,
-        "sources": sources,
-        "destinations": destinations, "vendor_visible": views.inbox.is_some(),
-    }))
-}
-
-/// How many of the newest calls are looked through for a destination's last one.
-const CALLS_LOOKED_AT: i64 = 10_000;
-
-/// What the databases know of a destination: its last call, and whether it was closed after that.
-fn destination_state(inbox: &Connection, name: &str) -> rusqlite::Result<Value> {
-    let last: Option<(i64, String, Option<String>)> = inbox
-        .prepare_cached(
-            "SELECT started_at_ms, outcome, reason FROM attempt
-              WHERE consumer = ?1 AND id > (SELECT max(id) FROM attempt) - ?2 ORDER BY id DESC LIMIT 1",
-        )?
-        .query_row(params![name, CALLS_LOOKED_AT], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
-        .optional()?;
-    let closed: Option<(i64, String)> = inbox
-        .prepare_cached(
-            "SELECT last_at_ms, last_text FROM alert WHERE cause = 'DESTINATION_CLOSED' AND destination = ?1",
-        )?
-        .query_row([name], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
-    let answered_ms: Option<i64> = inbox
-        .prepare_cached(
-            "SELECT max(started_at_ms) FROM attempt
-              WHERE consumer = ?1 AND id > (SELECT max(id) FROM attempt) - ?2 AND outcome <> 'NOT_SENT'",
-        )?
-        .query_row(params![name, CALLS_LOOKED_AT], |row| row.get(0))?;
-    let closed_after = closed.filter(|(at_ms, _)| answered_ms.is_none_or(|answered| *at_ms >= answered));
-    let (state, why) = match (&closed_after, &last) {
-        (Some((_, text)), _) => ("CLOSED", text.clone()),
-        (None, None) => ("NOT CALLED", String::new()),
-        (None, Some((_, outcome, reason))) => {
-            let state = match outcome.as_str() {
-                "NOT_SENT" => "REFUSES",
-                "UNKNOWN" => "UNCLEAR",
-                _ => "ANSWERS",
-            };
-            (state, reason.clone().unwrap_or_default())
-        }
-    };
-    Ok(json!({
-        "destination": name, "state": state, "why": why, "closed_at_ms": closed_after.map(|(at_ms, _)| at_ms),
-        "last_call_at_ms": last.as_ref().map(|(at_ms, ..)| *at_ms), "last_outcome": last.map(|(_, outcome, _)| outcome),
+        "sources": sources, "vendor_visible": views.inbox.is_some(),
+        "destinations": dest::collect(views, settings)?, "intake_closed_until_ms": intake,
     }))
 }
 
@@ -200,6 +162,17 @@ fn for_people(status: &Value, settings: &Settings) -> String {
     if status["vendor_visible"] == false {
         out.push_str(&format!("the vendor's side is not shown: {}\n", super::permission::inbox(settings)));
     }
+    if let Some(until) = status["intake_closed_until_ms"].as_i64() {
+        out.push_str(&format!(
+            "DRAINING (new messages are refused until {}, the agent's next start, or `onceward drain --end`)\n",
+            output::local_time(until, zone)
+        ));
+    }
+    let none = Vec::new();
+    let destinations = status["destinations"].as_array().unwrap_or(&none);
+    if destinations.iter().any(|one| dest::why(one, settings).is_some()) {
+        out.push_str(&format!("\ndestinations\n{}", dest::table(destinations, settings)));
+    }
     let mut section = |title: &str, head: &[&str], rows: Vec<Vec<String>>| {
         if !rows.is_empty() {
             let mut all = vec![head.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>()];
@@ -232,22 +205,6 @@ fn for_people(status: &Value, settings: &Settings) -> String {
         "closed in the outbox",
         &["STATE", "COUNT"],
         each("closed", &|row| vec![filter::said(&text(&row["status"])).to_owned(), row["count"].to_string()]),
-    );
-    section(
-        "destinations (by their last call)",
-        &["DESTINATION", "STATE", "LAST CALL", "OUTCOME", "WHY"],
-        each("destinations", &|row| {
-            vec![
-                text(&row["destination"]),
-                text(&row["state"]),
-                row["last_call_at_ms"]
-                    .as_i64()
-                    .map(|at_ms| output::local_time(at_ms, zone))
-                    .unwrap_or_default(),
-                text(&row["last_outcome"]),
-                text(&row["why"]),
-            ]
-        }),
     );
     section(
         "fate at the vendor",

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::BufRead;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::Connection;
 
 use super::filter::{self, Conditions, Filter, States, Word};
 use super::settings_file::SettingsFile;
@@ -16,10 +16,11 @@ use crate::clock::wall_ms;
 use crate::config::Settings;
 use crate::db;
 use crate::exit;
+use crate::hand;
 use crate::lifecycle::OutboxState;
 use crate::limits::RELAY_PAUSE;
 use crate::owner::StateDir;
-use crate::store::outbox::verbs::{self, By, Found, Moved};
+use crate::store::outbox::verbs::{By, Found, Moved};
 use crate::who;
 
 pub use crate::store::outbox::verbs::Verb;
@@ -81,6 +82,10 @@ pub fn run(file: &SettingsFile, verb: Verb, args: Args) -> Outcome {
         work.all(&args.filter)?;
     } else {
         let ids = given(&args.ids)?;
+        // A member of the group cannot look into the inbox; the running agent can.
+        if work.inbox.is_none() && file.source.is_none() && work.through_agent(&ids)? {
+            return work.end(false);
+        }
         for batch in ids.chunks(BATCH) {
             let said = work.batch(batch)?;
             let lines: Vec<String> = batch
@@ -135,6 +140,8 @@ enum Said {
     Moved(Moved),
     /// It went to the vendor before; this is the inbox's word for it.
     Gone(String),
+    /// It may have gone before, and the inbox could not be asked.
+    CannotTell,
 }
 
 struct Work<'s> {
@@ -168,6 +175,35 @@ impl Work<'_> {
             Failure::new(code, format!("{error}: {text} ({before} {} before it)", word(*verb)))
         })?;
         Ok(said)
+    }
+
+    /// One id at a time by the running agent; false where none answers (then nothing was done).
+    fn through_agent(&mut self, ids: &[String]) -> Result<bool, Failure> {
+        for (number, id) in ids.iter().enumerate() {
+            let path = format!("/v1/messages/{}/{}", crate::percent::encode(id), hand::command(self.verb));
+            let body = serde_json::json!({ "note": self.note, "who": self.who, "dry_run": self.dry_run });
+            let socket = &self.settings.listen.socket;
+            let Some(answer) = super::agent_call::post(socket, &path, &body)? else {
+                if number == 0 {
+                    return Ok(false);
+                }
+                return Err(Failure::new(
+                    exit::UNAVAILABLE,
+                    format!(
+                        "{}: the agent has stopped answering; repeating the command is harmless",
+                        socket.display()
+                    ),
+                ));
+            };
+            match answer.status {
+                200 => self.counts.moved += 1,
+                404 => self.counts.missing += 1,
+                _ => self.counts.no += 1,
+            }
+            let text = answer.body["text"].as_str().unwrap_or("no answer");
+            output::print(&(output::plain(&format!("{id} {text}")) + "\n"))?;
+        }
+        Ok(true)
     }
 
     /// Every message that the filters leave, as long as it was there when the command began. The look goes before the
@@ -235,6 +271,7 @@ impl Work<'_> {
                 format!("{id} not {done}: {why}{}", advice(self.verb, *state))
             }
             Said::Moved(Moved::Missing) => format!("{id} not {done}: no message has this id or key"),
+            Said::CannotTell => format!("{id} {}", hand::sentence(self.verb, &hand::Said::CannotTell).1),
             Said::Gone(fate) => format!("{id} not {done}: it went to the vendor before and is {fate} there"),
         }
     }
@@ -298,22 +335,28 @@ fn one(
     by: By<'_>,
     counts: &mut Counts,
 ) -> rusqlite::Result<Said> {
-    let Some(row) = verbs::find(tx, id_or_key)? else {
+    let (row, said) = hand::one(tx, inbox, verb, id_or_key, by, wall_ms())?;
+    let Some(row) = row else {
         counts.missing += 1;
         *counts.why.entry("no such message".into()).or_default() += 1;
         return Ok(Said::Moved(Moved::Missing));
     };
-    // What was sent goes on to its mark: it can be released, but neither held nor cancelled nor hurried.
-    if verb != Verb::Release
-        && verb.leaves().contains(&row.status)
-        && let Some(inbox) = inbox
-        && let Some(fate) = fate(inbox, &row)?
-    {
-        counts.no += 1;
-        *counts.why.entry(format!("it went to the vendor before and is {fate} there")).or_default() += 1;
-        return Ok(Said::Gone(fate));
-    }
-    let moved = verbs::apply(tx, verb, &row.message_id, by, wall_ms())?;
+    let moved = match said {
+        hand::Said::Moved(moved) => moved,
+        hand::Said::Gone(fate) => {
+            counts.no += 1;
+            *counts.why.entry(format!("it went to the vendor before and is {fate} there")).or_default() += 1;
+            return Ok(Said::Gone(fate.to_string()));
+        }
+        hand::Said::CannotTell => {
+            counts.no += 1;
+            *counts
+                .why
+                .entry("it was handed over before, and the inbox could not be asked".into())
+                .or_default() += 1;
+            return Ok(Said::CannotTell);
+        }
+    };
     match &moved {
         Moved::Yes(after) => {
             counts.moved += 1;
@@ -327,13 +370,6 @@ fn one(
         Moved::Missing => counts.missing += 1,
     }
     Ok(Said::Moved(moved))
-}
-
-fn fate(inbox: &Connection, row: &Found) -> rusqlite::Result<Option<String>> {
-    inbox
-        .prepare_cached("SELECT status FROM inbox WHERE consumer = ?1 AND message_id = ?2")?
-        .query_row(params![row.destination, row.message_id], |row| row.get(0))
-        .optional()
 }
 
 fn command(verb: Verb) -> &'static str {

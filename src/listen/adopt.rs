@@ -6,9 +6,8 @@
 use rusqlite::Connection;
 use serde_json::json;
 
-use super::guard::Peer;
 use super::routes::Request;
-use super::settle::{NOTE_CHARS_MAX, STRANGER, WHO_CHARS_MAX};
+use super::settle::NOTE_CHARS_MAX;
 use super::wire::Answer;
 use super::{Context, committed};
 use crate::adopt::{Adoption, Waiting};
@@ -44,13 +43,7 @@ pub(super) fn adopt(context: &Context, request: &Request<'_>) -> Answer {
     if !hold.is(Why::Copy) {
         return answer(409, "nothing to adopt: the agent is not held for a copy or older files");
     }
-    let who = match request.peer {
-        Peer::Socket(who) if who.starts_with(STRANGER) && !asked.who.is_empty() => {
-            format!("{} (by its own word)", asked.who.chars().take(WHO_CHARS_MAX).collect::<String>())
-        }
-        Peer::Socket(who) => who.clone(),
-        Peer::Tcp => "token".to_owned(),
-    };
+    let who = request.peer.name(&asked.who);
     match take_over(context, who, asked.note, waiting) {
         Ok(held) => {
             log::warn!("adopted: waiting messages: {}, {held} are HELD now", waiting.as_str());

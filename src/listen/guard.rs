@@ -9,10 +9,39 @@ use crate::config::Secret;
 /// How a connection came in.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Peer {
-    /// Over the Unix socket, whose file mode let it in: who it is, by the kernel's word.
-    Socket(String),
+    /// Over the Unix socket, whose file mode let it in.
+    Socket {
+        /// Who it is, by the kernel's word.
+        who: String,
+        /// It is the agent's own user, or root: those who could read the databases themselves.
+        ours: bool,
+    },
     /// Over the loopback address.
     Tcp,
+}
+
+/// How the kernel names a user that the agent's own user namespace does not have.
+const STRANGER: &str = "uid 65534";
+/// Longest name that is kept, characters.
+const WHO_CHARS_MAX: usize = 60;
+
+impl Peer {
+    /// As `audit` names them. `own_word` is used where the kernel cannot tell (a service with its own user namespace
+    /// sees strangers as one).
+    pub fn name(&self, own_word: &str) -> String {
+        match self {
+            Self::Socket { who, .. } if who.starts_with(STRANGER) && !own_word.is_empty() => {
+                format!("{} (by its own word)", own_word.chars().take(WHO_CHARS_MAX).collect::<String>())
+            }
+            Self::Socket { who, .. } => who.clone(),
+            Self::Tcp => "token".to_owned(),
+        }
+    }
+
+    /// Whether texts and numbers may be shown.
+    pub fn may_see_content(&self) -> bool {
+        matches!(self, Self::Socket { ours: true, .. })
+    }
 }
 
 /// What a route asks of its caller.

@@ -5,12 +5,17 @@
 //! ```
 //!
 //! To add a call: one line in [`routes::ROUTES`] and a function in a file of its own. A request whose path or method is
-//! not in that table is answered from its head alone. No CORS headers, ever. Never sends a message itself, and holds no
-//! transaction: what is written goes through the inbox's one writer.
+//! not in that table is answered from its head alone. No CORS headers, ever. Never sends a message itself. What is
+//! written to the inbox goes through its one writer; to the outbox as any producer or operator writes, in one short
+//! transaction.
 
 pub mod adopt;
+mod destinations;
+mod enqueue;
 pub mod guard;
 mod health;
+mod look;
+mod messages;
 mod reports;
 pub mod routes;
 pub mod server;
@@ -21,17 +26,20 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use self::wire::Answer;
 use crate::alert::Alerts;
-use crate::config::Secret;
+use crate::config::{Secret, Settings};
 use crate::db::pool::Pool;
 use crate::db::writer::Writer;
+use crate::gate::Gate;
 use crate::owner::StateDir;
 use crate::policy::Policy;
 use crate::poller::Account;
 use crate::reconcile::Bell;
+use crate::relay::Event;
+use crate::vendor::Vendor;
 use crate::ward::Ward;
 
 /// Longest wait for a commit before the caller is told to come again.
@@ -59,6 +67,31 @@ pub struct Context {
     pub ward: Arc<Ward>,
     /// Names of the files.
     pub state: StateDir,
+    /// Settings; those of the destinations, the door of new messages, the zone.
+    pub settings: Arc<Settings>,
+    /// Gate and adapter of each destination, in the order of the settings.
+    pub destinations: Vec<Served>,
+    /// Wakes the relay.
+    pub relay: Sender<Event>,
+}
+
+/// A destination, as far as the routes touch it.
+pub struct Served {
+    /// Its name.
+    pub name: String,
+    /// Shared with its workers.
+    pub gate: Arc<Gate>,
+    /// For a harmless probe.
+    pub vendor: Arc<dyn Vendor>,
+}
+
+/// An answer of one field and one sentence, which is all that most callers show.
+fn sentence(status: u16, text: &str) -> Answer {
+    let mut answer = Answer::json(status, serde_json::json!({ "text": text }).to_string() + "\n");
+    if status == 503 {
+        answer.header("Retry-After", "10");
+    }
+    answer
 }
 
 /// Waits for a commit's answer: `Err` is the 503 to give.

@@ -2,16 +2,31 @@
 
 use super::guard::{Guard, Peer};
 use super::wire::{Answer, Method};
-use super::{Context, adopt, health, reports, settle};
+use super::{Context, adopt, destinations, enqueue, health, look, messages, reports, settle};
 
 /// One request that has passed its guard.
 pub struct Request<'r> {
     /// What stood for the path's `{names}`, in order.
     pub names: [&'r str; NAMES_MAX],
+    /// The query, encoded; empty where there is none.
+    pub query: &'r str,
     /// The body.
     pub body: &'r [u8],
     /// Who asks.
     pub peer: &'r Peer,
+}
+
+impl Request<'_> {
+    /// A parameter of the query, decoded; `None` where it is missing, empty or not to be decoded.
+    pub fn parameter(&self, name: &str) -> Option<String> {
+        let value = self.query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
+        crate::percent::decode(&value.replace('+', " ")).filter(|value| !value.is_empty())
+    }
+
+    /// The decoded first name of the path; what cannot be decoded names nothing.
+    pub fn name(&self) -> String {
+        crate::percent::decode(self.names[0]).unwrap_or_default()
+    }
 }
 
 /// Most `{names}` in a path.
@@ -47,13 +62,29 @@ const fn post(
     Route { method: Method::Post, path, guard, body_bytes_max, answer }
 }
 
+/// Largest body of new messages, bytes: a few times the largest payload.
+const MESSAGES_BYTES_MAX: usize = super::wire::BODY_BYTES_MAX;
+
 /// All calls.
 pub const ROUTES: &[Route] = &[
     get("/healthz", Guard::Open, health::alive),
     get("/readyz", Guard::Open, health::ready),
     post("/v1/reports/{destination}/{secret}", Guard::PathSecret, REPORT_BYTES_MAX, reports::take_in),
     post("/v1/adopt", Guard::Token, FIELDS_BYTES_MAX, adopt::adopt),
+    get("/v1/status", Guard::Token, look::status),
+    get("/v1/messages", Guard::Token, look::messages),
+    post("/v1/messages", Guard::Token, MESSAGES_BYTES_MAX, enqueue::take_in),
+    get("/v1/messages/{id}", Guard::Token, look::message),
     post("/v1/messages/{id}/settle", Guard::Token, FIELDS_BYTES_MAX, settle::settle),
+    post("/v1/messages/{id}/hold", Guard::Token, FIELDS_BYTES_MAX, messages::hold),
+    post("/v1/messages/{id}/release", Guard::Token, FIELDS_BYTES_MAX, messages::release),
+    post("/v1/messages/{id}/cancel", Guard::Token, FIELDS_BYTES_MAX, messages::cancel),
+    post("/v1/messages/{id}/try-now", Guard::Token, FIELDS_BYTES_MAX, messages::try_now),
+    get("/v1/destinations", Guard::Token, look::destinations),
+    get("/v1/destinations/{name}", Guard::Token, look::destination),
+    post("/v1/destinations/{name}/pause", Guard::Token, FIELDS_BYTES_MAX, destinations::pause),
+    post("/v1/destinations/{name}/resume", Guard::Token, FIELDS_BYTES_MAX, destinations::resume),
+    post("/v1/destinations/{name}/probe", Guard::Token, FIELDS_BYTES_MAX, destinations::probe),
 ];
 
 /// What a request means.

@@ -152,7 +152,8 @@ pub fn start(bound: Bound, context: Context) -> io::Result<Server> {
                 stream.set_nonblocking(false)?;
                 stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
                 let handle = stream.try_clone()?;
-                let peer = Peer::Socket(crate::who::peer(&stream));
+                let peer =
+                    Peer::Socket { who: crate::who::peer(&stream), ours: crate::who::is_ours(&stream) };
                 Ok((Box::new(handle) as _, job(&shared, number, stream, peer, None)))
             });
         })?);
@@ -262,7 +263,8 @@ where
             Err(answer) => return refuse(stream, &answer, &mut out),
         };
         let Ok(body) = incoming.body(&head) else { return };
-        let answer = (route.answer)(&shared.context, &Request { names, body, peer });
+        let answer =
+            (route.answer)(&shared.context, &Request { names, query: head.query_text(), body, peer });
         let keep = head.keep_alive && !shared.stop.load(Ordering::Relaxed);
         answer.write_whole(&mut out, keep);
         if writer.write_all(&out).is_err() || !keep {

@@ -6,17 +6,14 @@
 
 use serde_json::json;
 
-use super::guard::Peer;
 use super::routes::Request;
 use super::wire::Answer;
 use super::{Context, committed};
-use crate::settle::{End, Settle, SettleNow, Settled, Speaker};
+use crate::clock::wall_ms;
+use crate::deed::Deed;
+use crate::settle::{self, End, Settle, Settled, Speaker};
 use crate::store::outbox::{self, Rearmed};
 
-/// How the kernel names a user that the agent's own user namespace does not have.
-pub(super) const STRANGER: &str = "uid 65534";
-/// Longest name that is kept, characters.
-pub(super) const WHO_CHARS_MAX: usize = 60;
 /// Longest note, characters.
 pub const NOTE_CHARS_MAX: usize = 500;
 
@@ -63,28 +60,26 @@ pub(super) fn settle(context: &Context, request: &Request<'_>) -> Answer {
         }
     }
     drop(reader);
-    let who = match request.peer {
-        Peer::Socket(who) if who.starts_with(STRANGER) && !asked.who.is_empty() => {
-            format!("{} (by its own word)", asked.who.chars().take(WHO_CHARS_MAX).collect::<String>())
-        }
-        Peer::Socket(who) => who.clone(),
-        Peer::Tcp => "token".to_owned(),
+    let verdict = Settle {
+        consumer: destination,
+        message_id,
+        end,
+        by: Speaker::Operator(request.peer.name(&asked.who)),
+        note: asked.note,
+        code: None,
+        vendor_ref: None,
     };
-    let (sender, reply) = crossbeam_channel::bounded(1);
-    context.writer.submit(Box::new(SettleNow {
-        settle: Settle {
-            consumer: destination,
-            message_id,
-            end,
-            by: Speaker::Operator(who),
-            note: asked.note,
-            code: None,
-            vendor_ref: None,
+    let (day, told) =
+        (context.policy.day(wall_ms()), format!("{} settled dest={}", verdict.message_id, verdict.consumer));
+    let (work, reply) = Deed::work(
+        move |tx| settle::apply(tx, &verdict, &day, wall_ms()),
+        move |settled| {
+            if *settled == Settled::Yes {
+                log::warn!("{told} as {}", end.as_str());
+            }
         },
-        day: context.policy.day(crate::clock::wall_ms()),
-        reply: sender,
-        settled: Settled::Missing,
-    }));
+    );
+    context.writer.submit(work);
     let settled = match committed(&reply) {
         Ok(settled) => settled,
         Err(answer) => return answer,

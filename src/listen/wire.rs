@@ -55,10 +55,14 @@ impl Head {
         self.target.split_once('?').map_or(self.target.as_str(), |(path, _)| path)
     }
 
+    /// The whole query, as it stands; empty where there is none.
+    pub fn query_text(&self) -> &str {
+        self.target.split_once('?').map_or("", |(_, query)| query)
+    }
+
     /// The value of a query parameter, as it stands.
     pub fn query(&self, name: &str) -> Option<&str> {
-        let (_, query) = self.target.split_once('?')?;
-        query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+        self.query_text().split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, params};
 
+use crate::db::writer::Work;
 use crate::message::{Destination, MessageId, OwnerId, Timing};
 
 /// The four outcomes as the log names them.
@@ -54,6 +55,20 @@ pub struct Attempt {
     pub claimed_by: OwnerId,
     /// Trace context.
     pub traceparent: Option<String>,
+}
+
+/// Work: a call that was not the last of its claim. Applied again after a failed commit, it stands once.
+pub struct Append(pub Attempt);
+
+impl Work for Append {
+    fn apply(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        if is_there(connection, &self.0)? { Ok(()) } else { append(connection, &self.0) }
+    }
+    fn committed(self: Box<Self>) {}
+    fn failed(self: Box<Self>, _why: &str) {}
+    fn must_land(&self) -> bool {
+        true
+    }
 }
 
 /// Appends.

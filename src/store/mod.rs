@@ -8,6 +8,7 @@ pub mod destination;
 pub mod inbox;
 pub mod incarnation;
 pub mod inquiry;
+pub mod intake;
 pub mod meta;
 pub mod once;
 pub mod outbox;

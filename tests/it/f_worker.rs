@@ -230,6 +230,7 @@ fn f13_copies_of_one_message_in_two_agents_worth_of_workers_make_one_call() {
                 outbox: pool::open(world.outbox_path(), Part::Outbox, 2).expect("opens"),
                 policy: Arc::new(Policy::new(&settings)),
                 alerts: Alerts::new(vec!["gateway".into()], std::time::Duration::from_secs(60), &[]),
+                quick: onceward::config::Repeat { times: 0, every: std::time::Duration::ZERO },
                 stop: Arc::new(AtomicBool::new(false)),
                 hold: onceward::hold::Hold::new(
                     Alerts::new(Vec::new(), std::time::Duration::from_secs(60), &[]),

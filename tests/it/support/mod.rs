@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses its part of it")]
 
+pub mod local;
 pub mod receiver;
 
 use std::io::{BufRead, BufReader};

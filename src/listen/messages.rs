@@ -1,0 +1,78 @@
+//! `POST /v1/messages/{id}/hold`, `/release`, `/cancel`, `/try-now`: as the commands, through the same verbs.
+//!
+//! Body: `{"note": "..."}` or nothing. Answers `{"moved": true, "text": "..."}`: 200 done (or so already), 404 no such
+//! message, 409 its state does not allow it or it went to the vendor before, 422 a field is wrong, 503 not now.
+
+use rusqlite::TransactionBehavior;
+use serde_json::json;
+
+use super::routes::Request;
+use super::wire::Answer;
+use super::{Context, sentence};
+use crate::clock::wall_ms;
+use crate::db::{self, Durability, Part};
+use crate::hand::{self, Said};
+use crate::listen::settle::NOTE_CHARS_MAX;
+use crate::owner::StateDir;
+use crate::relay::Event;
+use crate::store::outbox::verbs::{By, Moved, Verb};
+
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Asked {
+    note: String,
+    /// Who says so, by their own word: see `guard.rs`.
+    who: String,
+    /// Only say what would happen.
+    dry_run: bool,
+}
+
+pub(super) fn hold(context: &Context, request: &Request<'_>) -> Answer {
+    act(context, request, Verb::Hold)
+}
+pub(super) fn release(context: &Context, request: &Request<'_>) -> Answer {
+    act(context, request, Verb::Release)
+}
+pub(super) fn cancel(context: &Context, request: &Request<'_>) -> Answer {
+    act(context, request, Verb::Cancel)
+}
+pub(super) fn try_now(context: &Context, request: &Request<'_>) -> Answer {
+    act(context, request, Verb::TryNow)
+}
+
+fn act(context: &Context, request: &Request<'_>, verb: Verb) -> Answer {
+    let body: &[u8] = if request.body.is_empty() { b"{}" } else { request.body };
+    let Ok(asked) = serde_json::from_slice::<Asked>(body) else {
+        return sentence(422, "expected {\"note\": \"...\"}");
+    };
+    if asked.note.chars().count() > NOTE_CHARS_MAX {
+        return sentence(422, "note is longer than 500 characters");
+    }
+    // As any operator's process: a connection of its own, a synced commit. The relay sees it as it sees a producer's.
+    let path = StateDir::new(&context.settings.agent.state_dir).outbox();
+    let unwritable = || sentence(503, "the databases cannot be used now; try again");
+    let (Ok(mut outbox), Ok(inbox)) =
+        (db::open_writer(&path, Part::Outbox, Durability::Full), context.inbox.get())
+    else {
+        return unwritable();
+    };
+    let who = request.peer.name(&asked.who);
+    let by = By { who: &who, note: &asked.note };
+    let done = outbox.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|tx| {
+        let (row, said) = hand::one(&tx, Some(&inbox), verb, &request.name(), by, wall_ms())?;
+        if asked.dry_run {
+            tx.rollback()?
+        } else {
+            tx.commit()?
+        }
+        Ok((row, said))
+    });
+    let Ok((row, said)) = done else { return unwritable() };
+    let moved = matches!(said, Said::Moved(Moved::Yes(_)));
+    if moved {
+        let _ = context.relay.send(Event::Wake);
+    }
+    let (status, text) = hand::sentence(verb, &said);
+    let object = json!({ "message_id": row.map(|row| row.message_id), "moved": moved && !asked.dry_run, "text": text });
+    Answer::json(status, object.to_string() + "\n")
+}
