@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use crate::adopt;
 use crate::alert::conditions::{self, Conditions};
@@ -27,7 +27,7 @@ use crate::db::{self, DbError, Durability, Part, pool};
 use crate::exit;
 use crate::gate::Gate;
 use crate::hold::{Hold, Why};
-use crate::limits::{HEARTBEAT_EVERY, POOL_READERS, STOP_MARGIN, SWEEP_EVERY};
+use crate::limits::{HEARTBEAT_EVERY, POOL_READERS, STOP_MARGIN, SWEEP_EVERY, WRITER_RETRY_MIN};
 use crate::listen::{self, server::Server};
 use crate::message::{Destination, OwnerId};
 use crate::owner::{self, OwnerError, Ownership, StateDir};
@@ -514,9 +514,17 @@ impl Agent {
         if (0..crate::clock::ms(HEARTBEAT_EVERY)).contains(&idle_ms) {
             return true;
         }
-        let (sender, receiver) = crossbeam_channel::bounded(1);
-        self.writer.submit(Box::new(Heartbeat { reply: sender }));
-        receiver.recv_deadline(end).is_ok()
+        // A commit that fails is no end: the disk may have room, or the lock be free, a moment later.
+        while Instant::now() < end {
+            let (sender, receiver) = crossbeam_channel::bounded(1);
+            self.writer.submit(Box::new(Heartbeat { reply: sender }));
+            match receiver.recv_deadline(end) {
+                Ok(()) => return true,
+                Err(RecvTimeoutError::Timeout) => return false,
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(WRITER_RETRY_MIN),
+            }
+        }
+        false
     }
 
     /// Timed duties; cheap when nothing is due. Call it about every minute or more often.

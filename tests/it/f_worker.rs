@@ -97,7 +97,7 @@ fn f31_a_claim_whose_commit_fails_is_not_sent_on_and_comes_back() {
 fn f31_commits_that_fail_or_lie_at_any_step_lose_nothing_and_send_nothing_twice() {
     for point in ["writer-before-commit", "writer-commit-lies"] {
         // The n-th commit of the inbox's writer and the one after it; until a pass that nothing has touched.
-        // (The first is the start's own proof that it can write: failing it ends the start.)
+
         for first in 2.. {
             let world = World::new();
             world.put_many("m", 6);
