@@ -211,8 +211,18 @@ impl Worker {
             Ok(reader) => reader,
             Err(_) => return Some(Answer::Returned("DATABASE: the inbox cannot be read")),
         };
+        // Asked before and after: a claim whose commit failed may be in the file until it is taken back. It belongs to no
+        // call, so no confirm of it will come.
+        let trouble_before = shared.writer.is_in_trouble();
         match inbox::look(&reader, &message.message_id, &shared.owner, fingerprint) {
             Ok(None) => None,
+            Ok(Some(known))
+                if known.status == InboxState::Sending
+                    && known.mine
+                    && (trouble_before || shared.writer.is_in_trouble()) =>
+            {
+                Some(Answer::Returned("DATABASE: a claim whose commit failed is being taken back"))
+            }
             Ok(Some(known)) => Some(self.already(message, &known)),
             Err(error) => {
                 log::error!("the inbox cannot be read: {error}; nothing is sent on it");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use onceward::alert::Alerts;
 use onceward::config::Settings;
@@ -102,17 +102,21 @@ fn f31_commits_that_fail_or_lie_at_any_step_lose_nothing_and_send_nothing_twice(
             let world = World::new();
             world.put_many("m", 6);
             let agent = world.agent_with(&[("ONCEWARD_FAIL_AT", &format!("{point}:{first}:2"))]);
-            world.wait("all settled", |world| {
-                world.count("SELECT count(*) FROM outbox WHERE status = 'PUBLISHED'") == 6
-            });
+            let end = Instant::now() + crate::support::SOON;
+            while world.count("SELECT count(*) FROM outbox WHERE status = 'PUBLISHED'") < 6 {
+                assert!(Instant::now() < end, "{point} {first}: not all settled\n{}", agent.log());
+                std::thread::sleep(Duration::from_millis(5));
+            }
             let ledger = world.sandbox.ledger().totals();
             assert_eq!((ledger.arrived, ledger.repeated), (6, 0), "{point} {first}");
             assert_eq!(world.count("SELECT count(*) FROM inbox WHERE status = 'SENT'"), 6);
             assert_eq!(world.count("SELECT count(*) FROM attempt"), 6, "{point} {first}");
+            std::thread::sleep(Duration::from_millis(20)); // log lines are a few milliseconds late
             let touched = agent.log().contains("cannot be written");
             agent.stop();
-            if !touched {
-                assert!(first > 3, "{point}: nothing ever failed");
+            // A start has three commits at least, so the second always is one that is made.
+            assert!(touched || first > 2, "{point}: nothing ever failed");
+            if !touched && first > 5 {
                 break;
             }
         }
