@@ -10,7 +10,7 @@
 mod foreign;
 mod hours;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -165,7 +165,7 @@ pub struct Relay {
     events: Receiver<Event>,
     to_self: Sender<Event>,
     /// Rows handed over and not confirmed.
-    in_flight: HashMap<i64, Flight>,
+    in_flight: BTreeMap<i64, Flight>,
     /// For each lane.
     lane_in_flight: Vec<usize>,
     /// Confirms to be marked.
@@ -215,11 +215,11 @@ impl Relay {
             connection: Some(connection),
             events,
             to_self: sender.clone(),
-            in_flight: HashMap::new(),
+            in_flight: BTreeMap::new(),
             lane_in_flight: vec![0; lanes],
             confirms: Vec::new(),
             stop: None,
-            last_reconcile: Instant::now(),
+            last_reconcile: clock::mono(),
             reconcile_now: false,
             trouble: None,
             turn: 0,
@@ -231,23 +231,19 @@ impl Relay {
 
     /// Runs until stopped and all hand-offs are back (or the stop's deadline has come).
     pub fn run(mut self) {
-        let mut pings = Vec::new();
+        let mut wait = Duration::ZERO;
         loop {
-            self.parts.flags.busy.store(true, Ordering::Relaxed);
-            let begun = Instant::now();
-            let worked = self.round();
-            for ping in pings.drain(..) {
-                let _: Result<(), _> = Sender::send(&ping, ());
-            }
+            let begun = clock::mono();
+            let worked = self.step(wait);
             if self.is_done() {
                 return self.give_back_the_rest();
             }
-            let wait = if worked {
+            wait = if worked {
                 // Leave the lock to producers for at least as long as it was held, and let marks and claims gather:
                 // the workers have enough at hand. Where they have not, look again soon.
                 let gather = if self.workers_are_fed() { RELAY_GATHER } else { RELAY_PAUSE };
-                let pause = begun.elapsed().max(gather);
-                std::thread::sleep(pause);
+                let pause = clock::elapsed(begun).max(gather);
+                clock::sleep(pause);
                 Duration::ZERO
             } else {
                 // From here on hints ring; look once more, since one may have come before.
@@ -257,8 +253,19 @@ impl Relay {
                 }
                 self.until_next()
             };
-            self.collect(wait, &mut pings);
         }
+    }
+
+    /// Takes what has come (waiting for the first at most so long), then one round. True if there was anything to do.
+    pub fn step(&mut self, wait: Duration) -> bool {
+        let mut pings = Vec::new();
+        self.collect(wait, &mut pings);
+        self.parts.flags.busy.store(true, Ordering::Relaxed);
+        let worked = self.round();
+        for ping in pings {
+            let _ = ping.send(());
+        }
+        worked
     }
 
     /// Waits for the first event, then takes all that are there.
@@ -311,7 +318,7 @@ impl Relay {
 
     fn is_done(&self) -> bool {
         self.stop.is_some_and(|deadline| {
-            (self.in_flight.is_empty() && self.confirms.is_empty()) || Instant::now() >= deadline
+            (self.in_flight.is_empty() && self.confirms.is_empty()) || clock::mono() >= deadline
         })
     }
 
@@ -341,7 +348,7 @@ impl Relay {
                 for (lane, handoff) in round.handoffs {
                     // A row that a hand edit set back while it was in flight comes a second time: the inbox absorbs it.
                     self.land(handoff.row);
-                    self.in_flight.insert(handoff.row, Flight { lane, since: Instant::now() });
+                    self.in_flight.insert(handoff.row, Flight { lane, since: clock::mono() });
                     self.lane_in_flight[lane] += 1;
                     // Never blocks: the channel has at least as many places as may be in flight. If the workers are
                     // gone the row stays PUBLISHING and comes back by its lease or at the next start.
@@ -387,7 +394,7 @@ impl Relay {
         let lost: Vec<i64> = self
             .in_flight
             .iter()
-            .filter(|(_, flight)| flight.since.elapsed() >= lease)
+            .filter(|(_, flight)| clock::elapsed(flight.since) >= lease)
             .map(|(row, _)| *row)
             .collect();
         for row in lost {
@@ -403,7 +410,7 @@ impl Relay {
         }
         let mut connection =
             self.connection.take().ok_or_else(|| db::DbError::Missing { path: path.clone() })?;
-        let reconcile = self.reconcile_now || self.last_reconcile.elapsed() >= self.reconcile_every();
+        let reconcile = self.reconcile_now || clock::elapsed(self.last_reconcile) >= self.reconcile_every();
         if reconcile {
             self.forget_lost();
         }
@@ -437,7 +444,7 @@ impl Relay {
         .map_err(sqlite)?;
         self.parts.checkpointer.after_commit(&connection);
         if reconcile {
-            self.last_reconcile = Instant::now();
+            self.last_reconcile = clock::mono();
             self.reconcile_now = false;
         }
         self.connection = Some(connection);
@@ -458,7 +465,7 @@ impl Relay {
         if !outbox::unrouted(connection, 1)?.is_empty() {
             return Ok(true);
         }
-        let now = Instant::now();
+        let now = clock::mono();
         while let Some(destination) = outbox::next_destination(connection, &after)? {
             match self.lane_of(&destination.lossy()) {
                 None => {
@@ -518,7 +525,7 @@ impl Relay {
         clock: Now,
         round: &mut Round,
     ) -> rusqlite::Result<()> {
-        let now = Instant::now();
+        let now = clock::mono();
         let now_ms = clock.due_ms();
         let opt_outs = suppress::any(tx)?;
         let lanes = self.parts.lanes.len();
@@ -875,7 +882,7 @@ impl Relay {
             outbox::extend_lease(tx, *row, &self.parts.owner, lease_until_ms)?;
         }
         let (in_flight, lease) = (&self.in_flight, self.parts.settings.lease);
-        let mut foreign = self.foreign.look(Instant::now(), lease);
+        let mut foreign = self.foreign.look(clock::mono(), lease);
         let moved = outbox::lease_over(
             tx,
             &self.parts.owner,
@@ -897,11 +904,11 @@ impl Relay {
         }
         if let Some(deadline) = self.stop {
             return poll
-                .min(deadline.saturating_duration_since(Instant::now()))
+                .min(deadline.saturating_duration_since(clock::mono()))
                 .min(Duration::from_millis(100));
         }
         let Some(connection) = &self.connection else { return poll };
-        let (now, clock) = (Instant::now(), clock::now());
+        let (now, clock) = (clock::mono(), clock::now());
         let now_ms = clock.due_ms();
         let mut wait = poll;
         let mut sooner = |span: Duration| wait = wait.min(span.max(Duration::from_millis(1)));

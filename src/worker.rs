@@ -109,7 +109,7 @@ impl Worker {
             self.wait_for_the_database();
             return Some(Answer::Returned("DATABASE: outcomes cannot be written now"));
         }
-        let Some(pass) = gate.may_call(Instant::now()) else {
+        let Some(pass) = gate.may_call(clock::mono()) else {
             return Some(Answer::Returned("DESTINATION_CLOSED"));
         };
         let answer = self.claim_and_call(handoff, pass);
@@ -140,7 +140,7 @@ impl Worker {
         if !shared.vendor.is_ready() && !shared.rate.take(&shared.stop) {
             return Some(Answer::Returned("STOPPING"));
         }
-        let consented = Instant::now();
+        let consented = clock::mono();
         if let Err(reply) = shared.vendor.ready() {
             return Some(self.not_begun(&message, *reply));
         }
@@ -162,8 +162,8 @@ impl Worker {
         let started_at_ms = wall_ms();
         // Since it was due (or came): what the customer waited for, not only our part of it.
         let due_ms = message.not_before_ms.max(message.created_at_ms);
-        let waiting =
-            Duration::from_millis(u64::try_from(started_at_ms - due_ms).unwrap_or(0)).max(claimed.elapsed());
+        let waiting = Duration::from_millis(u64::try_from(started_at_ms - due_ms).unwrap_or(0))
+            .max(clock::elapsed(claimed));
         let reply = match self.call(&sending, &message, &mut prepared, consented) {
             Ok(reply) => reply,
             Err(answer) => {
@@ -284,14 +284,14 @@ impl Worker {
         prepared: &mut Prepared,
         consented: Instant,
     ) -> Result<Reply, Answer> {
-        if consented.elapsed() > CONSENT_FRESH {
+        if clock::elapsed(consented) > CONSENT_FRESH {
             self.consent(message)?; // the rate, a login or the claim took their time
         }
         // After every wait, and right before the adapter: a call that would begin at the closing does not.
         let now = clock::now();
         self.rules(message, Asking::Call, now)?;
         prepared.begin_before = self.shared.policy.begin_before_ms(message, now.ms).map(|moment_ms| {
-            Instant::now() + Duration::from_millis(moment_ms.saturating_sub(now.ms).clamp(0, FAR_MS) as u64)
+            clock::mono() + Duration::from_millis(moment_ms.saturating_sub(now.ms).clamp(0, FAR_MS) as u64)
         });
         let reply = catch_unwind(AssertUnwindSafe(|| self.shared.vendor.send(sending, message, prepared)))
             .unwrap_or_else(|_| Reply {
@@ -424,7 +424,7 @@ impl Worker {
 
     fn learn(&self, message: &Message, reply: &Reply) {
         let destination = &message.destination;
-        let (now, now_ms) = (Instant::now(), wall_ms());
+        let (now, now_ms) = (clock::mono(), wall_ms());
         let change = self.shared.gate.learn(&reply.outcome, reply.pause, now);
         if change != Change::None {
             self.shared.writer.submit(Box::new(Note {
@@ -452,16 +452,16 @@ impl Worker {
 
     /// Waits, but not over a stop.
     fn pause(&self, span: Duration) {
-        let end = Instant::now() + span;
-        while Instant::now() < end && !self.shared.stop.load(Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_millis(20));
+        let end = clock::mono() + span;
+        while clock::mono() < end && !self.shared.stop.load(Ordering::Relaxed) {
+            clock::sleep(Duration::from_millis(20));
         }
     }
 
     /// Waits until outcomes can be written again, so that a broken database is not asked in a loop.
     fn wait_for_the_database(&self) {
         while self.shared.writer.is_in_trouble() && !self.shared.stop.load(Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_millis(20));
+            clock::sleep(Duration::from_millis(20));
         }
     }
 }
