@@ -9,10 +9,10 @@ use rusqlite::Connection;
 
 use crate::clock::wall_ms;
 use crate::db::writer::Work;
-use crate::lifecycle::{InboxEvent, InboxState};
-use crate::message::{Destination, MessageId};
+use crate::lifecycle::{InboxEvent, InboxState, OutboxState};
+use crate::message::{Destination, MessageId, OwnerId};
 use crate::store::inbox::{self, Verdict};
-use crate::store::outbox::{self, Rearmed};
+use crate::store::outbox::{self, Moved, Rearmed};
 use crate::store::{audit, rearm, report};
 
 /// What is said about an ERROR.
@@ -207,6 +207,46 @@ impl Work for RearmDone {
     fn must_land(&self) -> bool {
         false
     }
+}
+
+/// What became of a cancel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cancelled {
+    /// As for every verb on an outbox row.
+    Row(Moved),
+    /// The inbox knows a call of it: FAILED would say that nothing was sent. Its mark was only lost.
+    Called(InboxState),
+    /// The inbox cannot be read by whoever asks, and nothing else says that there was no call.
+    Unread,
+}
+
+/// PENDING | PARKED | HELD -> FAILED, inside the caller's transaction on the outbox: under its lock no relay hands the row
+/// over. Like every rule that closes a row, never without a look into the inbox; without one only where the relay has
+/// looked before (PARKED).
+pub fn cancel(
+    outbox: &Connection,
+    inbox: Option<&Connection>,
+    message_id: &str,
+    reason: &str,
+    now_ms: i64,
+) -> rusqlite::Result<Cancelled> {
+    match inbox {
+        Some(inbox) => {
+            if let Some(known) = inbox::look(inbox, &MessageId::new(message_id), &OwnerId::new(""), "")? {
+                return Ok(Cancelled::Called(known.status));
+            }
+            outbox::hold(outbox, message_id, reason, now_ms)?;
+        }
+        None => {
+            if matches!(
+                outbox::state(outbox, message_id)?,
+                Some(OutboxState::Pending | OutboxState::Held | OutboxState::Publishing)
+            ) {
+                return Ok(Cancelled::Unread);
+            }
+        }
+    }
+    Ok(Cancelled::Row(outbox::give_up(outbox, message_id, reason, now_ms)?))
 }
 
 /// Opens the outbox row of a noted message, in a synced commit. True when the note may be closed.

@@ -7,6 +7,7 @@ use super::{Failure, Outcome, output};
 use crate::clock::wall_ms;
 use crate::db;
 use crate::exit;
+use crate::settle::{self, Cancelled};
 use crate::store::outbox::{self, Moved};
 
 /// Which verb.
@@ -50,6 +51,7 @@ pub fn run(file: &SettingsFile, verb: Verb, args: Args) -> Outcome {
         }
     }
     let mut connection = super::enqueue::open(&settings)?;
+    let inbox = if verb == Verb::Cancel { super::views::open(&settings)?.inbox } else { None };
     let (mut yes, mut no) = (0, 0);
     let mut out = String::new();
     for id in &ids {
@@ -62,12 +64,9 @@ pub fn run(file: &SettingsFile, verb: Verb, args: Args) -> Outcome {
             .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
             .and_then(|tx| {
                 let moved = match verb {
-                    Verb::Hold => outbox::hold(&tx, id, &reason("HELD"), now_ms)?,
-                    Verb::Release => outbox::release(&tx, id, &reason("RELEASED"), now_ms)?,
-                    Verb::Cancel => {
-                        outbox::hold(&tx, id, &reason("CANCELLED"), now_ms)?;
-                        outbox::give_up(&tx, id, &reason("CANCELLED"), now_ms)?
-                    }
+                    Verb::Hold => Cancelled::Row(outbox::hold(&tx, id, &reason("HELD"), now_ms)?),
+                    Verb::Release => Cancelled::Row(outbox::release(&tx, id, &reason("RELEASED"), now_ms)?),
+                    Verb::Cancel => settle::cancel(&tx, inbox.as_ref(), id, &reason("CANCELLED"), now_ms)?,
                 };
                 if args.dry_run {
                     tx.rollback()?
@@ -82,15 +81,29 @@ pub fn run(file: &SettingsFile, verb: Verb, args: Args) -> Outcome {
                 Failure::new(code, format!("{id}: {error}"))
             })?;
         match moved {
-            Moved::Yes => {
+            Cancelled::Row(Moved::Yes) => {
                 yes += 1;
                 out.push_str(&format!("{id} {}\n", word(verb)));
             }
-            Moved::No(state) => {
+            Cancelled::Row(Moved::No(state)) => {
                 no += 1;
                 out.push_str(&format!("{id} not {}: it is {state}\n", word(verb)));
             }
-            Moved::Missing => {
+            Cancelled::Called(state) => {
+                no += 1;
+                out.push_str(&format!(
+                    "{id} not {}: it was or may have been sent ({state} in the inbox); let it go on, it is marked and not sent again\n",
+                    word(verb)
+                ));
+            }
+            Cancelled::Unread => {
+                no += 1;
+                out.push_str(&format!(
+                    "{id} not {}: whether it was sent stands in the inbox, which this user may not read\n",
+                    word(verb)
+                ));
+            }
+            Cancelled::Row(Moved::Missing) => {
                 no += 1;
                 out.push_str(&format!("{id} not {}: no such message\n", word(verb)));
             }

@@ -759,10 +759,17 @@ fn operator(
     if connection.prepare_cached(statement)?.execute(params![message_id, reason, now_ms])? == 1 {
         return Ok(Moved::Yes);
     }
-    let state = connection
+    Ok(state(connection, message_id)?.map_or(Moved::Missing, Moved::No))
+}
+
+/// The state of a row.
+pub fn state(
+    connection: &Connection,
+    message_id: &str,
+) -> rusqlite::Result<Option<crate::lifecycle::OutboxState>> {
+    connection
         .query_row("SELECT status FROM outbox WHERE message_id = ?1", [message_id], |row| row.get(0))
-        .optional()?;
-    Ok(state.map_or(Moved::Missing, Moved::No))
+        .optional()
 }
 
 /// What became of opening a closed row again.

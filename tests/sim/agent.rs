@@ -68,7 +68,12 @@ fn readers(path: &Path, part: Part) -> Result<Pool, String> {
     static HELPER: OnceLock<Arc<scheduled_thread_pool::ScheduledThreadPool>> = OnceLock::new();
     let helper = HELPER.get_or_init(|| Arc::new(scheduled_thread_pool::ScheduledThreadPool::new(1)));
     let reader = db::open_reader(path, part).map_err(|error| error.to_string())?;
-    Ok(pool::of(vec![reader], helper.clone()))
+    let pool = pool::of(vec![reader], helper.clone());
+    // The helper has let go of the pool when this returns: the reader is closed by whoever drops the pool, and then.
+    let (done, is_done) = crossbeam_channel::bounded(1);
+    helper.execute(move || done.send(()).unwrap_or_default());
+    is_done.recv().map_err(text)?;
+    Ok(pool)
 }
 
 fn text(error: impl ToString) -> String {

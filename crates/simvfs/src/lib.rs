@@ -43,6 +43,7 @@ pub enum End {
     Power,
 }
 
+#[derive(Clone)]
 enum Change {
     Write { at: usize, bytes: Vec<u8> },
     Truncate(usize),
@@ -234,10 +235,7 @@ pub fn revive(end: End, seed: u64) {
         };
         // After a kill the system goes on to write: what was unsynced may still be lost to a later power cut.
         let (durable, unsynced) = match end {
-            End::Kill => (
-                old.durable.clone(),
-                vec![Change::Truncate(0), Change::Write { at: 0, bytes: bytes.clone() }],
-            ),
+            End::Kill => (old.durable.clone(), old.unsynced.clone()),
             End::Power => (bytes.clone(), Vec::new()),
         };
         let named = old.named || end == End::Power;
