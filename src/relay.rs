@@ -27,6 +27,7 @@ use crate::db::checkpoint::Checkpointer;
 use crate::db::pool::Pool;
 use crate::db::{self, Durability, Part, kill};
 use crate::gate::{Gate, Room};
+use crate::lifecycle::InboxState;
 use crate::limits::{
     BATCHES_PER_ROUND, HANDOFFS_PER_THREAD, PURGE_ROWS, RELAY_GATHER, RELAY_PAUSE, RELAY_RECONCILE,
     RELAY_SWEEP_MAX, WRITER_RETRY_MAX, WRITER_RETRY_MIN,
@@ -603,11 +604,8 @@ impl Relay {
                 Answer::Wait { until_ms, last_ms, reason }
             }
             Verdict::Hold(reason) => Answer::Hold(reason),
-            Verdict::Skip(_) | Verdict::Expire(_) if self.inbox_knows(&message.message_id)? => {
-                Answer::Settled
-            }
-            Verdict::Skip(reason) => Answer::Skip(reason),
-            Verdict::Expire(reason) => Answer::Expire(reason),
+            Verdict::Skip(reason) => self.unless_called(&message.message_id, Answer::Skip(reason))?,
+            Verdict::Expire(reason) => self.unless_called(&message.message_id, Answer::Expire(reason))?,
         };
         self.mark(tx, &Confirm { row: claimed.id, answer }, clock.ms, round)?;
         Ok(false)
@@ -705,16 +703,12 @@ impl Relay {
     ) -> rusqlite::Result<()> {
         let outbox::Claimed { id, broken, message, .. } = claimed;
         let reason = format!("UNREADABLE: not text in UTF-8, or of the wrong type: {}", broken.join(", "));
-        if !broken.contains(&"message_id") && self.inbox_knows(&message.message_id)? {
-            outbox::publish(tx, *id, &self.parts.owner, now_ms)?;
-        } else if outbox::park(tx, *id, &self.parts.owner, &reason, now_ms)? {
-            round.alerts.push((
-                Cause::Parked,
-                message.destination.to_string(),
-                format!("row {id} parked: {reason}"),
-            ));
-        }
-        Ok(())
+        let answer = if broken.contains(&"message_id") {
+            Answer::Park(reason)
+        } else {
+            self.unless_called(&message.message_id, Answer::Park(reason))?
+        };
+        self.mark(tx, &Confirm { row: *id, answer }, now_ms, round)
     }
 
     fn after_refusal(
@@ -768,10 +762,15 @@ impl Relay {
         Ok(())
     }
 
-    /// Whether the inbox knows the message: then a rule must not close it, its mark was only lost.
-    fn inbox_knows(&self, message_id: &MessageId) -> rusqlite::Result<bool> {
+    /// What a rule says, unless the inbox knows a call: then the rule must not close the row. Its mark was only lost; or
+    /// the call is under way, and its confirm is still to come (it may say *not sent*: then the rule has its turn).
+    fn unless_called(&self, message_id: &MessageId, rule: Answer) -> rusqlite::Result<Answer> {
         let reader = self.parts.inbox.get().map_err(|error| db::other(error.to_string()))?;
-        Ok(inbox::look(&reader, message_id, &self.parts.owner, "")?.is_some())
+        Ok(match inbox::look(&reader, message_id, &self.parts.owner, "")?.map(|known| known.status) {
+            None => rule,
+            Some(InboxState::Sending) => Answer::InFlight,
+            Some(_) => Answer::Settled,
+        })
     }
 
     /// PENDING rows past their deadline, whatever the state of their destination (F2).
@@ -782,17 +781,9 @@ impl Relay {
             if !outbox::claim_one(tx, row.id, &self.parts.owner, now_ms, now_ms)? {
                 continue;
             }
-            if self.inbox_knows(&row.message_id)? {
-                outbox::publish(tx, row.id, &self.parts.owner, now_ms)?;
-                continue;
-            }
-            let reason = deadline_reason(row.expires_at_ms);
-            outbox::expire(tx, row.id, &self.parts.owner, &reason, now_ms)?;
-            round.alerts.push((
-                Cause::Expired,
-                row.destination.to_string(),
-                format!("{} expired: {reason}", row.message_id),
-            ));
+            let rule = Answer::Expire(deadline_reason(row.expires_at_ms));
+            let answer = self.unless_called(&row.message_id, rule)?;
+            self.mark(tx, &Confirm { row: row.id, answer }, now_ms, round)?;
         }
         Ok(())
     }
@@ -838,16 +829,8 @@ impl Relay {
                         "NO_DESTINATION: the settings have no [[destination]] {:?}",
                         destination.lossy()
                     );
-                    let message_id = &claimed.message.message_id;
-                    if self.inbox_knows(message_id)? {
-                        outbox::publish(tx, claimed.id, &self.parts.owner, now_ms)?;
-                    } else if outbox::park(tx, claimed.id, &self.parts.owner, &reason, now_ms)? {
-                        round.alerts.push((
-                            Cause::Parked,
-                            destination.lossy().into_owned(),
-                            format!("{message_id} parked: {reason}"),
-                        ));
-                    }
+                    let answer = self.unless_called(&claimed.message.message_id, Answer::Park(reason))?;
+                    self.mark(tx, &Confirm { row: claimed.id, answer }, now_ms, round)?;
                 }
             }
             after = destination;
@@ -863,16 +846,12 @@ impl Relay {
         now_ms: i64,
         round: &mut Round,
     ) -> rusqlite::Result<()> {
-        let Some(Facts { destination, message_id, .. }) = outbox::facts(tx, id)? else { return Ok(()) };
+        let Some(Facts { message_id, .. }) = outbox::facts(tx, id)? else { return Ok(()) };
         if !outbox::claim_one(tx, id, &self.parts.owner, now_ms, now_ms)? {
             return Ok(());
         }
-        if self.inbox_knows(&MessageId::new(&message_id))? {
-            outbox::publish(tx, id, &self.parts.owner, now_ms)?;
-        } else if outbox::park(tx, id, &self.parts.owner, reason, now_ms)? {
-            round.alerts.push((Cause::Parked, destination, format!("{message_id} parked: {reason}")));
-        }
-        Ok(())
+        let answer = self.unless_called(&MessageId::new(&message_id), Answer::Park(reason.to_owned()))?;
+        self.mark(tx, &Confirm { row: id, answer }, now_ms, round)
     }
 
     /// Memory against table: renews the leases of rows in flight, gives back those that memory does not know.

@@ -132,6 +132,19 @@ fn finds_an_acknowledgement_that_is_not_synced() {
     finds(Mistake::ProducerNormal, 2_000, &["acknowledged"]);
 }
 
+/// What the simulation has found in the rooms, as worlds of a few steps; each failed before it was mended.
+#[test]
+fn what_was_found_stays_mended() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    for (what, ops) in [
+        ("deadline while a release waits", plan::deadline_while_a_release_waits()),
+        ("cancel after a lost mark", plan::cancel_after_a_lost_mark()),
+    ] {
+        let figures = world::run(&ops, 1, Mistake::None, false).unwrap_or_else(|why| panic!("{what}: {why}"));
+        assert!(figures.calls > 0, "{what}: the vendor was not called");
+    }
+}
+
 /// F17 as the table has it: each call that was made has its SENDING row through a power cut, each enqueue is there.
 #[test]
 fn f17_power_cuts_at_every_step_of_one_message() {

@@ -86,6 +86,16 @@ pub struct Op {
     pub nest: u8,
 }
 
+impl Op {
+    /// What the step is told to do instead of throwing dice.
+    pub fn said(&self) -> Option<u64> {
+        (self.arg >> 63 == 1 && self.nest == SAID).then_some(self.arg & !(1 << 63))
+    }
+}
+
+/// Marks a step whose dice are said out loud (no step takes so many others in).
+const SAID: u8 = u8::MAX;
+
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} {:#x}", self.kind, self.arg)?;
@@ -193,12 +203,41 @@ fn plain_way(first: Op) -> Vec<Op> {
 
 /// F17.
 pub fn one_message_and_a_power_cut_after(calls: u64, dice: u64) -> Vec<Op> {
-    plain_way(op(Kind::PowerCut, calls | dice << 32 | 1 << 63))
+    plain_way(said(Kind::PowerCut, calls | dice << 32))
 }
 
 /// The Nth call fails in this way.
 pub fn one_message_and_a_fault_after(calls: u64, way: u64) -> Vec<Op> {
-    plain_way(op(Kind::Fault, calls | way << 32 | 1 << 63))
+    plain_way(said(Kind::Fault, calls | way << 32))
+}
+
+/// A step that is told what to do.
+fn said(kind: Kind, what: u64) -> Op {
+    Op { kind, arg: what | 1 << 63, nest: SAID }
+}
+
+/// Found by the simulation: a refusal whose record waits while the lease and the deadline pass. The relay closed the row
+/// because the inbox knew it (SENDING), and then the record let the claim go: nothing was left of the message.
+pub fn deadline_while_a_release_waits() -> Vec<Op> {
+    vec![
+        said(Kind::Put, 1),
+        op(Kind::Relay, 0),
+        said(Kind::Worker, 13),
+        said(Kind::Tick, 1_200_000),
+        op(Kind::Relay, 0),
+    ]
+}
+
+/// Found by the simulation: a row whose mark was lost is cancelled: FAILED said that nothing was sent.
+pub fn cancel_after_a_lost_mark() -> Vec<Op> {
+    vec![
+        said(Kind::Put, 0),
+        op(Kind::Relay, 0),
+        said(Kind::Worker, 16),
+        op(Kind::Writer, 0),
+        said(Kind::Dies, 0),
+        said(Kind::Operator, 2),
+    ]
 }
 
 /// Leaves out whatever the failure does not need.
@@ -214,7 +253,7 @@ pub fn shrink(mut ops: Vec<Op>, fails: impl Fn(&[Op]) -> bool) -> Vec<Op> {
         chunk /= 2;
     }
     for at in 0..ops.len() {
-        if ops[at].nest > 0 {
+        if ops[at].nest > 0 && ops[at].nest != SAID {
             let mut flat = ops.clone();
             flat[at].nest = 0;
             if fails(&flat) {

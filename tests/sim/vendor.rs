@@ -59,8 +59,9 @@ impl Scripted {
         }
         let mut dice = sim(|sim| Dice(sim.current.arg ^ 0x5EED));
         let healthy = sim(|sim| sim.truth.healthy);
-        let way = if healthy { 0 } else { dice.below(20) };
-        let panics = dice.one_in(8);
+        let said = sim(|sim| sim.current.said());
+        let way = if healthy { 0 } else { said.unwrap_or_else(|| dice.below(20)) };
+        let panics = said.is_none() && dice.one_in(8);
         let early = dice.one_in(2);
         let slow_ms = dice.below(20_000);
         sim(|sim| {

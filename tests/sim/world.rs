@@ -194,6 +194,19 @@ fn stage() -> &'static Stage {
     })
 }
 
+/// In a story the agent's own log is told too.
+struct Journal;
+
+impl log::Log for Journal {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+    fn log(&self, record: &log::Record<'_>) {
+        println!("        [{}] {}", record.level(), record.args());
+    }
+    fn flush(&self) {}
+}
+
 /// Runs one world to its end.
 pub fn run(ops: &[Op], seed: u64, mistake: Mistake, story: bool) -> Result<Figures, String> {
     let stage = stage();
@@ -230,6 +243,8 @@ pub fn run(ops: &[Op], seed: u64, mistake: Mistake, story: bool) -> Result<Figur
         story,
         figures: Figures::default(),
     };
+    let _ = log::set_logger(&Journal);
+    log::set_max_level(if story { log::LevelFilter::Info } else { log::LevelFilter::Off });
     world.show_the_clocks();
     WORLD.with(|place| *place.borrow_mut() = Some(world));
     let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -391,7 +406,10 @@ fn take_next() {
     };
     let before = sim(|sim| {
         sim.depth += 1;
-        (std::mem::replace(&mut sim.current, op), std::mem::replace(&mut sim.inside, op.nest))
+        (
+            std::mem::replace(&mut sim.current, op),
+            std::mem::replace(&mut sim.inside, if op.said().is_some() { 0 } else { op.nest }),
+        )
     });
     take(op);
     sim(|sim| {
@@ -457,6 +475,8 @@ fn step_worker(which: u64) {
 fn take(op: Op) {
     let mut dice = Dice(op.arg);
     match op.kind {
+        Kind::Dies if op.said().is_some() => simvfs::kill(),
+        Kind::Tick if op.said().is_some() => sim(|sim| sim.pass(op.said().unwrap_or(0) as i64)),
         Kind::Put => put(&mut dice, false),
         Kind::PutAgain => put(&mut dice, true),
         Kind::Relay => step_relay(),
@@ -508,7 +528,7 @@ fn take(op: Op) {
         Kind::Foreigner => foreigner(&mut dice),
         Kind::ForeignerGoes => sim(|sim| sim.foreigner = None),
         Kind::Dies => die(simvfs::End::Kill, &mut dice),
-        Kind::PowerCut if op.arg >> 63 == 1 => {
+        Kind::PowerCut if op.said().is_some() => {
             // As planned to the call; the dice are the platter's.
             sim(|sim| {
                 sim.end_of_process = simvfs::End::Power;
@@ -519,8 +539,8 @@ fn take(op: Op) {
         Kind::PowerCut => die(simvfs::End::Power, &mut dice),
         Kind::Fault => {
             use simvfs::Fault;
-            let way = if op.arg >> 63 == 1 { op.arg >> 32 & 3 } else { dice.below(4) };
-            let calls = if op.arg >> 63 == 1 { op.arg & 0xFFFF_FFFF } else { dice.below(40) };
+            let way = if op.said().is_some() { op.arg >> 32 & 3 } else { dice.below(4) };
+            let calls = if op.said().is_some() { op.arg & 0xFFFF_FFFF } else { dice.below(40) };
             simvfs::arm(calls, [Fault::Fails, Fault::Torn, Fault::Lies, Fault::Full][way as usize]);
         }
         Kind::Full => simvfs::set_full(true),
@@ -654,7 +674,14 @@ fn put(dice: &mut Dice, again: bool) {
             sim.keys.push(key.clone());
             key
         });
-        (key.clone(), new_message(dice, &key))
+        let mut message = new_message(dice, &key);
+        if let Some(deadline) = sim.current.said() {
+            message.class = Class::Transactional;
+            message.payload = "{}".into();
+            message.not_before_ms = None;
+            message.expires_at_ms = (deadline == 1).then(|| sim.wall_ms + 60_000);
+        }
+        (key.clone(), message)
     });
     let done = with_producer(|connection| db::write(connection, |tx| outbox::put(tx, &message)));
     if dice.one_in(3) {
@@ -747,7 +774,7 @@ fn settle(dice: &mut Dice) {
 
 fn operator(dice: &mut Dice) {
     let Some(id) = some_id(dice) else { return };
-    let verb = dice.below(3);
+    let verb = sim(|sim| sim.current.said()).unwrap_or_else(|| dice.below(3));
     let now_ms = clock::wall_ms();
     let done = with_producer(|connection| {
         db::write(connection, |tx| match verb {
@@ -816,7 +843,13 @@ fn come_to_rest() {
         }
         sim(|sim| {
             sim.hear();
-            sim.pass(if round < 40 { 2_000 } else if round < 200 { 60_000 } else { 600_000 });
+            sim.pass(if round < 40 {
+                2_000
+            } else if round < 200 {
+                60_000
+            } else {
+                600_000
+            });
         });
         if sim(|sim| sim.failure.is_some()) {
             return;
