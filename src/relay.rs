@@ -54,6 +54,9 @@ pub struct Handoff {
     pub message: Message,
     /// When it was claimed; waiting is measured from here and from its due time.
     pub claimed: Instant,
+    /// From then on the row may be in other hands (well before its lease is over): nothing more is begun on it, and
+    /// nothing but its fate is said of it.
+    pub until: Instant,
     /// Where the confirm goes.
     pub confirm: Sender<Event>,
 }
@@ -567,6 +570,7 @@ impl Relay {
                         again: claimed.again,
                         message: claimed.message,
                         claimed: now,
+                        until: now + self.parts.settings.lease * 3 / 4,
                         confirm: self.to_self.clone(),
                     },
                 ));

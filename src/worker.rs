@@ -87,20 +87,20 @@ impl Worker {
 
     /// One hand-off, to its end.
     pub fn run_once(&self, handoff: Handoff) {
-        let (row, confirm) = (handoff.row, handoff.confirm.clone());
+        let say = Say { row: handoff.row, until: handoff.until, to: handoff.confirm.clone() };
         let id = handoff.message.message_id.clone();
         // Only what comes before the claim can unwind to here: the call itself is caught where its outcome is made.
-        let answer = catch_unwind(AssertUnwindSafe(|| self.deliver(handoff))).unwrap_or_else(|_| {
+        let answer = catch_unwind(AssertUnwindSafe(|| self.deliver(handoff, &say))).unwrap_or_else(|_| {
             log::error!("{id} a panic before its claim: this is a bug; nothing was sent");
             Some(Answer::HandoffFailed("INTERNAL: a panic before the claim".into()))
         });
         // `None`: the record confirms after its commit.
         if let Some(answer) = answer {
-            let _ = confirm.send(Event::Confirm(Confirm { row, answer }));
+            say.say(answer);
         }
     }
 
-    fn deliver(&self, handoff: Handoff) -> Option<Answer> {
+    fn deliver(&self, handoff: Handoff, say: &Say) -> Option<Answer> {
         let Shared { gate, stop, writer, .. } = &*self.shared;
         if stop.load(Ordering::Relaxed) {
             return Some(Answer::Returned("STOPPING"));
@@ -112,7 +112,7 @@ impl Worker {
         let Some(pass) = gate.may_call(clock::mono()) else {
             return Some(Answer::Returned("DESTINATION_CLOSED"));
         };
-        let answer = self.claim_and_call(handoff, pass);
+        let answer = self.claim_and_call(handoff, pass, say);
         if answer.is_some() {
             gate.give_back(pass); // a probe that did not come to a call
         }
@@ -120,9 +120,9 @@ impl Worker {
     }
 
     /// The straight pipe. Returns an answer where no call was made.
-    fn claim_and_call(&self, handoff: Handoff, pass: Pass) -> Option<Answer> {
+    fn claim_and_call(&self, handoff: Handoff, pass: Pass, say: &Say) -> Option<Answer> {
         let shared = &*self.shared;
-        let Handoff { row, again, message, claimed, confirm, .. } = handoff;
+        let Handoff { again, message, claimed, .. } = handoff;
         let fingerprint = fingerprint::of(&message);
 
         if again && let Some(answer) = self.look(&message, &fingerprint) {
@@ -148,6 +148,9 @@ impl Worker {
             return Some(Answer::Returned("STOPPING"));
         }
 
+        if say.is_over() {
+            return Some(Answer::Returned("LEASE: it waited too long for a worker"));
+        }
         let _ = kill::point("worker-before-claim");
         let sending = match self.claim(&message, fingerprint) {
             ClaimAnswer::Claimed(sending) => sending,
@@ -168,12 +171,12 @@ impl Worker {
             Ok(reply) => reply,
             Err(answer) => {
                 shared.gate.give_back(pass);
-                self.release(sending, answer, row, confirm);
+                self.release(sending, answer, say.clone());
                 return None;
             }
         };
         let _ = kill::point("worker-after-call");
-        self.record(sending, &message, reply, Waited { started_at_ms, waiting }, row, confirm);
+        self.record(sending, &message, reply, Waited { started_at_ms, waiting }, say.clone());
         None
     }
 
@@ -314,27 +317,17 @@ impl Worker {
     }
 
     /// The claim goes, and then the row gets the rules' answer: no call was begun, so no attempt is used.
-    fn release(&self, sending: Sending, answer: Answer, row: i64, confirm: Sender<Event>) {
+    fn release(&self, sending: Sending, answer: Answer, say: Say) {
         log::info!(
             "{} released dest={} before its call: {answer:?}",
             sending.message_id(),
             sending.consumer()
         );
-        let tell = Box::new(move || {
-            let _ = confirm.send(Event::Confirm(Confirm { row, answer }));
-        });
+        let tell = Box::new(move || say.say(answer));
         self.shared.writer.submit(Box::new(Release::new(sending, NotSentProof::before_the_call(), tell)));
     }
 
-    fn record(
-        &self,
-        sending: Sending,
-        message: &Message,
-        reply: Reply,
-        waited: Waited,
-        row: i64,
-        confirm: Sender<Event>,
-    ) {
+    fn record(&self, sending: Sending, message: &Message, reply: Reply, waited: Waited, say: Say) {
         let shared = &*self.shared;
         self.learn(message, &reply);
         let (outcome_name, code, reason, answer) = match &reply.outcome {
@@ -401,7 +394,7 @@ impl Worker {
             if kill::point("worker-before-confirm").is_err() {
                 return; // a test: this confirm is lost
             }
-            let _ = confirm.send(Event::Confirm(Confirm { row, answer }));
+            say.say(answer);
         });
         shared.writer.submit(Box::new(Record::new(
             sending,
@@ -463,6 +456,34 @@ impl Worker {
         while self.shared.writer.is_in_trouble() && !self.shared.stop.load(Ordering::Relaxed) {
             clock::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+/// Where the word about one hand-off goes, and how long it counts.
+#[derive(Clone)]
+struct Say {
+    row: i64,
+    until: Instant,
+    to: Sender<Event>,
+}
+
+impl Say {
+    /// Whether the row may be in other hands by now: handed over again, or closed by a rule or a person.
+    fn is_over(&self) -> bool {
+        clock::mono() >= self.until
+    }
+
+    /// Tells the relay. What the inbox knows is true for ever; anything else would be said of another's claim, so it is
+    /// not said when it comes too late: the relay takes the row back at the end of its lease.
+    fn say(&self, answer: Answer) {
+        if self.is_over() && !matches!(answer, Answer::Settled | Answer::InFlight) {
+            log::warn!(
+                "row {} came back too late to be marked ({answer:?}): its lease takes it back",
+                self.row
+            );
+            return;
+        }
+        let _ = self.to.send(Event::Confirm(Confirm { row: self.row, answer }));
     }
 }
 

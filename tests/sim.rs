@@ -138,10 +138,10 @@ fn what_was_found_stays_mended() {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     for (what, ops) in [
         ("deadline while a release waits", plan::deadline_while_a_release_waits()),
+        ("closed while an old hand-off waits", plan::closed_while_an_old_hand_off_waits()),
         ("cancel after a lost mark", plan::cancel_after_a_lost_mark()),
     ] {
-        let figures = world::run(&ops, 1, Mistake::None, false).unwrap_or_else(|why| panic!("{what}: {why}"));
-        assert!(figures.calls > 0, "{what}: the vendor was not called");
+        world::run(&ops, 1, Mistake::None, false).unwrap_or_else(|why| panic!("{what}: {why}"));
     }
 }
 

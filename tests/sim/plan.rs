@@ -240,6 +240,19 @@ pub fn cancel_after_a_lost_mark() -> Vec<Op> {
     ]
 }
 
+/// Found by the simulation: a hand-off waits for a worker for longer than its lease, its row is closed meanwhile (here by
+/// its deadline), the clock is set back, and then the old hand-off was sent all the same.
+pub fn closed_while_an_old_hand_off_waits() -> Vec<Op> {
+    vec![
+        said(Kind::Put, 1),
+        op(Kind::Relay, 0),
+        said(Kind::Tick, 1_200_000),
+        op(Kind::Relay, 0),
+        said(Kind::Leap, 1_190_000),
+        said(Kind::Worker, 0),
+    ]
+}
+
 /// Leaves out whatever the failure does not need.
 pub fn shrink(mut ops: Vec<Op>, fails: impl Fn(&[Op]) -> bool) -> Vec<Op> {
     let mut chunk = ops.len() / 2;

@@ -477,6 +477,11 @@ fn take(op: Op) {
     match op.kind {
         Kind::Dies if op.said().is_some() => simvfs::kill(),
         Kind::Tick if op.said().is_some() => sim(|sim| sim.pass(op.said().unwrap_or(0) as i64)),
+        Kind::Leap if op.said().is_some() => sim(|sim| {
+            sim.leapt = true;
+            sim.wall_ms -= op.said().unwrap_or(0) as i64;
+            sim.show_the_clocks();
+        }),
         Kind::Put => put(&mut dice, false),
         Kind::PutAgain => put(&mut dice, true),
         Kind::Relay => step_relay(),
@@ -904,7 +909,12 @@ fn is_quiet() -> bool {
         Part::Inbox,
         "SELECT count(*) FROM inbox WHERE status = 'ERROR' AND ?1 > 0",
     );
-    if left == 0 && sending == 0 {
+    let notes = count(
+        &stage.place.inbox,
+        Part::Inbox,
+        "SELECT count(*) FROM rearm WHERE done_at_ms IS NULL AND ?1 > 0",
+    );
+    if left == 0 && sending == 0 && notes == 0 {
         sim(|sim| sim.figures.errors = errors.max(0) as u64);
         return true;
     }
