@@ -109,7 +109,7 @@ fn finds_a_claim_that_is_not_synced() {
 
 #[test]
 fn finds_a_call_before_its_claim() {
-    finds(Mistake::CallBeforeClaim, 2_000, &["twice", "its fate", "no record"]);
+    finds(Mistake::CallBeforeClaim, 2_000, &["twice", "its fate", "no record", "had reported"]);
 }
 
 #[test]

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use onceward::db::{self, Part};
 use onceward::ledger::{Verdict, adds_up, pair};
 use onceward::lifecycle::{InboxState, OutboxState};
+use rusqlite::Connection;
 
-use crate::agent::Place;
 use crate::vendor::Truth;
 
 /// What producers were told.
@@ -23,11 +22,15 @@ struct Row {
 }
 
 /// `keys_may_go`: retention may have let go of keys (the clock leapt by years).
-pub fn holds(place: &Place, told: &Told, truth: &Truth, keys_may_go: bool) -> Result<(), String> {
+pub fn holds(
+    outbox: &Connection,
+    inbox: &Connection,
+    told: &Told,
+    truth: &Truth,
+    keys_may_go: bool,
+) -> Result<(), String> {
     let text = |error: rusqlite::Error| format!("the ledger cannot be read: {error}");
-    let outbox = db::open_reader(&place.outbox, Part::Outbox).map_err(|error| error.to_string())?;
-    let inbox = db::open_reader(&place.inbox, Part::Inbox).map_err(|error| error.to_string())?;
-    for (name, connection) in [("outbox", &outbox), ("inbox", &inbox)] {
+    for (name, connection) in [("outbox", outbox), ("inbox", inbox)] {
         let said: String =
             connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(text)?;
         if said != "ok" {

@@ -156,7 +156,7 @@ pub fn of_seed(seed: u64) -> Vec<Op> {
     let calm = dice.one_in(8);
     let lawful_clock = dice.one_in(2);
     let sum: u64 = WEIGHTS.iter().map(|(_, weight)| weight).sum();
-    let count = 20 + dice.below(100);
+    let count = 15 + dice.below(60);
     let mut ops = vec![Op { kind: Kind::Put, arg: dice.next(), nest: 0 }];
     while (ops.len() as u64) < count {
         let mut at = dice.below(sum);

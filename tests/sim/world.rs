@@ -689,7 +689,7 @@ fn put(dice: &mut Dice, again: bool) {
         (key.clone(), message)
     });
     let done = with_producer(|connection| db::write(connection, |tx| outbox::put(tx, &message)));
-    if dice.one_in(3) {
+    if dice.one_in(10) {
         let connection = sim(|sim| sim.producer.take());
         drop(connection); // it ends
     }
@@ -833,6 +833,13 @@ fn come_to_rest() {
         }
     }
     clock::vouch();
+    let place = &stage().place;
+    let opened = db::open_reader(&place.outbox, Part::Outbox)
+        .and_then(|outbox| Ok((outbox, db::open_reader(&place.inbox, Part::Inbox)?)));
+    let (outbox, inbox) = match opened {
+        Ok(opened) => opened,
+        Err(error) => return sim(|sim| sim.fail(format!("cannot be opened at the end: {error}"))),
+    };
     let mut quiet = 0;
     for round in 0..END_ROUNDS {
         step_relay();
@@ -859,7 +866,7 @@ fn come_to_rest() {
         if sim(|sim| sim.failure.is_some()) {
             return;
         }
-        if round % 5 == 4 && is_quiet() {
+        if round % 5 == 4 && is_quiet(&outbox, &inbox) {
             quiet += 1;
             if quiet == 2 {
                 break;
@@ -874,9 +881,12 @@ fn come_to_rest() {
         (sim.agent.take(), std::mem::take(&mut sim.told), std::mem::take(&mut sim.truth), sim.leapt)
     });
     drop(agent);
-    let holds = ledger::holds(&stage().place, &told, &truth, leapt);
+    let holds = ledger::holds(&outbox, &inbox, &told, &truth, leapt);
     sim(|sim| {
         sim.figures.sent += truth.ids.values().filter(|known| known.delivered > 0).count() as u64;
+        let errors = inbox
+            .query_row("SELECT count(*) FROM inbox WHERE status = 'ERROR'", [], |row| row.get::<_, i64>(0));
+        sim.figures.errors = errors.unwrap_or(0) as u64;
         sim.told = told;
         if let Err(why) = holds {
             sim.fail(why);
@@ -889,36 +899,15 @@ const LEFT: &str = "SELECT count(*) FROM outbox WHERE status = 'PUBLISHING'
     OR (status = 'PENDING' AND blocked = 0 AND class = 'TRANSACTIONAL' AND not_before_ms <= ?1 + 86400000)";
 
 /// Nothing waits but what may: advertising for its hours, rows of a lane behind one that a person holds.
-fn is_quiet() -> bool {
-    let stage = stage();
-    let now_ms = clock::wall_ms();
-    let count = |path: &PathBuf, part: Part, sql: &str| -> i64 {
-        db::open_reader(path, part)
-            .ok()
-            .and_then(|reader| reader.query_row(sql, [now_ms], |row| row.get(0)).ok())
-            .unwrap_or(-1)
-    };
-    let left = count(&stage.place.outbox, Part::Outbox, LEFT);
-    let sending = count(
-        &stage.place.inbox,
-        Part::Inbox,
-        "SELECT count(*) FROM inbox WHERE status = 'SENDING' AND ?1 > 0",
+fn is_quiet(outbox: &Connection, inbox: &Connection) -> bool {
+    let left = outbox.query_row(LEFT, [clock::wall_ms()], |row| row.get::<_, i64>(0));
+    let open = inbox.query_row(
+        "SELECT (SELECT count(*) FROM inbox WHERE status = 'SENDING')
+              + (SELECT count(*) FROM rearm WHERE done_at_ms IS NULL)",
+        [],
+        |row| row.get::<_, i64>(0),
     );
-    let errors = count(
-        &stage.place.inbox,
-        Part::Inbox,
-        "SELECT count(*) FROM inbox WHERE status = 'ERROR' AND ?1 > 0",
-    );
-    let notes = count(
-        &stage.place.inbox,
-        Part::Inbox,
-        "SELECT count(*) FROM rearm WHERE done_at_ms IS NULL AND ?1 > 0",
-    );
-    if left == 0 && sending == 0 && notes == 0 {
-        sim(|sim| sim.figures.errors = errors.max(0) as u64);
-        return true;
-    }
-    false
+    left == Ok(0) && open == Ok(0)
 }
 
 fn what_is_left() -> String {
