@@ -151,13 +151,13 @@ fn f17_power_cuts_at_every_step_of_one_message() {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut cuts = 0;
     for calls in 0..400 {
-        for dice in 0..8 {
+        for dice in 0..4 {
             let ops = plan::one_message_and_a_power_cut_after(calls, dice);
             let figures = world::run(&ops, 17, Mistake::None, false).unwrap_or_else(|why| {
                 panic!("power cut after {calls} calls of the disk, dice {dice}: {why}")
             });
             cuts += figures.power_cuts;
-            if figures.power_cuts == 0 && dice == 7 {
+            if figures.power_cuts == 0 && dice == 3 {
                 println!("{cuts} power cuts, at each of the {calls} calls of the disk");
                 assert!(calls > 20);
                 return;
@@ -171,7 +171,7 @@ fn f17_power_cuts_at_every_step_of_one_message() {
 #[test]
 fn each_call_of_the_disk_fails_once_in_each_way() {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    for way in 0..4 {
+    for way in 0..5 {
         let mut calls = 0;
         loop {
             let ops = plan::one_message_and_a_fault_after(calls, way);

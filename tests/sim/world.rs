@@ -544,9 +544,12 @@ fn take(op: Op) {
         Kind::PowerCut => die(simvfs::End::Power, &mut dice),
         Kind::Fault => {
             use simvfs::Fault;
-            let way = if op.said().is_some() { op.arg >> 32 & 3 } else { dice.below(4) };
+            let way = if op.said().is_some() { op.arg >> 32 & 7 } else { dice.below(5) };
             let calls = if op.said().is_some() { op.arg & 0xFFFF_FFFF } else { dice.below(40) };
-            simvfs::arm(calls, [Fault::Fails, Fault::Torn, Fault::Lies, Fault::Full][way as usize]);
+            simvfs::arm(
+                calls,
+                [Fault::Fails, Fault::Torn, Fault::Lies, Fault::Full, Fault::Forgets][way as usize],
+            );
         }
         Kind::Full => simvfs::set_full(true),
         Kind::Room => simvfs::set_full(false),

@@ -32,6 +32,9 @@ pub enum Fault {
     Lies,
     /// As on a full disk, once.
     Full,
+    /// A sync fails, and the system takes what it could not write for written (as Linux does): only a power cut shows
+    /// that it is not there.
+    Forgets,
 }
 
 /// How the disk goes on after the end of a process.
@@ -321,7 +324,7 @@ impl Disk {
             }
             Fault::Fails => Err(Refusal::Io),
             Fault::Full => Err(Refusal::Full),
-            Fault::Torn | Fault::Lies => Ok(Some(fault)),
+            Fault::Torn | Fault::Lies | Fault::Forgets => Ok(Some(fault)),
         }
     }
 
@@ -334,6 +337,9 @@ impl Disk {
         let struck = self.strike()?;
         if self.full && grows {
             return Err(Refusal::Full);
+        }
+        if struck == Some(Fault::Forgets) {
+            return Err(Refusal::Io); // no sync: it only fails
         }
         if struck == Some(Fault::Torn) {
             let seed = self.calls;
@@ -352,6 +358,10 @@ impl Disk {
         let file = self.handle(id)?.file;
         let struck = self.strike()?;
         if struck == Some(Fault::Torn) {
+            return Err(Refusal::Io);
+        }
+        if struck == Some(Fault::Forgets) {
+            self.files[file].unsynced.clear();
             return Err(Refusal::Io);
         }
         let forgotten = self
