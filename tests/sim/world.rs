@@ -54,7 +54,7 @@ pub struct World {
     /// Ids that a report names, and the step at which it was acknowledged to the vendor.
     reported: BTreeMap<String, u64>,
     reports: Vec<(String, Receiver<Stored>)>,
-    settles: Vec<(String, u32, Receiver<Result<Settled, String>>)>,
+    settles: Vec<Verdict>,
     calls: Vec<String>,
     /// When the hand-off under way was begun.
     begun: Vec<u64>,
@@ -66,6 +66,9 @@ pub struct World {
     story: bool,
     pub figures: Figures,
 }
+
+/// A verdict on an id that was handed in, with how many requests it excuses if it is taken.
+type Verdict = (String, u32, Receiver<Result<Settled, String>>);
 
 /// What was tried.
 #[derive(Clone, Debug, Default)]
@@ -160,7 +163,7 @@ fn stage() -> &'static Stage {
     static STAGE: OnceLock<Stage> = OnceLock::new();
     STAGE.get_or_init(|| {
         simvfs::install();
-        simvfs::on_sleep(|us| hold_on(us));
+        simvfs::on_sleep(hold_on);
         clock::simulated::on_wait(wait);
         std::panic::set_hook(Box::new(|info| {
             // The scripted adapter's panics are part of the play.

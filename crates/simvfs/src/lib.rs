@@ -265,10 +265,10 @@ fn after_power_cut(file: &File, dice: &mut Dice) -> Vec<u8> {
         };
         if keeps {
             change.apply(&mut bytes);
-        } else if (mode == 2 && place == last) || (mode == 3 && dice.below(4) == 0) {
-            if let Some(torn) = change.torn(dice.next()) {
-                torn.apply(&mut bytes);
-            }
+        } else if ((mode == 2 && place == last) || (mode == 3 && dice.below(4) == 0))
+            && let Some(torn) = change.torn(dice.next())
+        {
+            torn.apply(&mut bytes);
         }
     }
     bytes
