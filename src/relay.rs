@@ -252,10 +252,7 @@ impl Relay {
             } else {
                 // From here on hints ring; look once more, since one may have come before.
                 self.parts.flags.busy.store(false, Ordering::Relaxed);
-                if self.round() {
-                    continue;
-                }
-                self.until_next()
+                if self.round() { Duration::ZERO } else { self.until_next() }
             };
         }
     }
