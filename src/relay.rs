@@ -237,17 +237,15 @@ impl Relay {
     pub fn run(mut self) {
         let mut wait = Duration::ZERO;
         loop {
-            let begun = clock::mono();
             let worked = self.step(wait);
             if self.is_done() {
                 return self.give_back_the_rest();
             }
-            wait = if worked {
+            wait = if let Some(took) = worked {
                 // Leave the lock to producers for at least as long as it was held, and let marks and claims gather:
                 // the workers have enough at hand. Where they have not, look again soon.
                 let gather = if self.workers_are_fed() { RELAY_GATHER } else { RELAY_PAUSE };
-                let pause = clock::elapsed(begun).max(gather);
-                clock::sleep(pause);
+                clock::sleep(took.max(gather));
                 Duration::ZERO
             } else {
                 // From here on hints ring; look once more, since one may have come before.
@@ -257,16 +255,18 @@ impl Relay {
         }
     }
 
-    /// Takes what has come (waiting for the first at most so long), then one round. True if there was anything to do.
-    pub fn step(&mut self, wait: Duration) -> bool {
+    /// Takes what has come (waiting for the first at most so long), then one round. How long the round took,
+    /// if there was anything to do.
+    pub fn step(&mut self, wait: Duration) -> Option<Duration> {
         let mut pings = Vec::new();
         self.collect(wait, &mut pings);
         self.parts.flags.busy.store(true, Ordering::Relaxed);
+        let begun = clock::mono();
         let worked = self.round();
         for ping in pings {
             let _ = ping.send(());
         }
-        worked
+        worked.then(|| clock::elapsed(begun))
     }
 
     /// Waits for the first event, then takes all that are there.
