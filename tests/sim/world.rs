@@ -775,7 +775,9 @@ fn settle(dice: &mut Dice) {
         agent.writer.submit(Box::new(SettleNow { settle, day, reply, settled: Settled::Missing }));
         let mut excused = 0;
         if end == End::NotSent {
-            excused = std::mem::take(&mut sim.truth.of(&id).open);
+            let known = sim.truth.of(&id);
+            excused = std::mem::take(&mut known.open);
+            known.lied |= known.delivered > 0;
         }
         sim.figures.settles += 1;
         sim.tell(format!("settle {id} as {}", end.as_str()));
