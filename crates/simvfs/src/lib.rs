@@ -116,6 +116,7 @@ struct Disk {
     now_ms: i64,
     on_sleep: Option<fn(i64)>,
     unsynced_names: Vec<String>,
+    forgetful: &'static str,
 }
 
 static DISK: Mutex<Option<Disk>> = Mutex::new(None);
@@ -149,7 +150,14 @@ pub fn install() {
 pub fn reset(files: &[(&str, &[u8])], random: u64) {
     let mut disk = disk();
     assert!(disk.handles.is_empty(), "{} files are still open", disk.handles.len());
-    *disk = Disk { random, next_handle: 1, on_sleep: disk.on_sleep, now_ms: disk.now_ms, ..Disk::default() };
+    *disk = Disk {
+        random,
+        next_handle: 1,
+        on_sleep: disk.on_sleep,
+        forgetful: disk.forgetful,
+        now_ms: disk.now_ms,
+        ..Disk::default()
+    };
     for (name, bytes) in files {
         let file = File { live: bytes.to_vec(), durable: bytes.to_vec(), named: true, ..File::default() };
         disk.files.push(file);
@@ -204,6 +212,11 @@ pub fn figures() -> (u64, u64) {
 /// These files are never really synced from now on (a test of the test: a mistake that must be found).
 pub fn forget_syncs_of(name: &str) {
     disk().unsynced_names.push(name.to_owned());
+}
+
+/// [`Fault::Forgets`] forgets only in files whose name contains this (at first: in all); elsewhere the sync only fails.
+pub fn forgets_only_in(part: &'static str) {
+    disk().forgetful = part;
 }
 
 /// The wall clock as SQLite sees it, UTC milliseconds.
@@ -361,7 +374,11 @@ impl Disk {
             return Err(Refusal::Io);
         }
         if struck == Some(Fault::Forgets) {
-            self.files[file].unsynced.clear();
+            let forgetful =
+                self.names.iter().any(|(name, number)| *number == file && name.contains(self.forgetful));
+            if forgetful {
+                self.files[file].unsynced.clear();
+            }
             return Err(Refusal::Io);
         }
         let forgotten = self
