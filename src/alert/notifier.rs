@@ -86,6 +86,8 @@ pub struct Notifier {
     writer: Writer,
     desks: Vec<Desk>,
     results: Receiver<(usize, Result<(), Refusal>)>,
+    /// Held so that `results` never reads as ended where there is no hook: a wait on it would return at once, for ever.
+    _done: Sender<(usize, Result<(), Refusal>)>,
     saved: (Sender<Saved>, Receiver<Saved>),
     saving: bool,
     save_not_before: Instant,
@@ -136,6 +138,7 @@ impl Notifier {
             writer,
             desks,
             results,
+            _done: done,
             saved: crossbeam_channel::unbounded(),
             saving: false,
             save_not_before: Instant::now(),

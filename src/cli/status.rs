@@ -170,7 +170,7 @@ fn for_people(status: &Value, settings: &Settings) -> String {
     }
     let none = Vec::new();
     let destinations = status["destinations"].as_array().unwrap_or(&none);
-    if destinations.iter().any(|one| dest::why(one, settings).is_some()) {
+    if !destinations.is_empty() {
         out.push_str(&format!("\ndestinations\n{}", dest::table(destinations, settings)));
     }
     let mut section = |title: &str, head: &[&str], rows: Vec<Vec<String>>| {

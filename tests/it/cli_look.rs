@@ -99,7 +99,7 @@ fn check_and_status_name_what_waits_for_a_person() {
     assert_eq!((code, json["fine"].as_bool()), (1, Some(false)));
     let (code, said, _) = world.onceward(&["status", "--exit-code"]);
     assert_eq!(code, 1, "not running");
-    assert!(said.contains("gateway      ANSWERS") && said.contains("+09:00"), "{said}");
+    assert!(said.contains("gateway      OPEN") && said.contains("+09:00"), "{said}");
     let agent = world.agent();
     let (code, said, _) = world.onceward(&["status", "--exit-code"]);
     assert_eq!(code, 0);
@@ -122,7 +122,7 @@ fn status_says_whether_a_destination_answers_now() {
     world.sandbox.refuse(false);
     world.wait_inbox(&id, "SENT");
     let said = world.onceward(&["status"]).1;
-    assert!(said.contains("gateway      ANSWERS"), "{said}");
+    assert!(said.contains("gateway      OPEN"), "{said}");
     agent.stop();
 }
 

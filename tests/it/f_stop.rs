@@ -31,3 +31,25 @@ fn f16_sigterm_lets_calls_end_and_gives_back_the_rest() {
     assert_eq!((totals.arrived, totals.repeated), (200, 0));
     agent.stop();
 }
+
+/// Ticks of CPU that a process has used.
+fn ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("alive");
+    let fields: Vec<&str> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
+    fields[11].parse::<u64>().expect("utime") + fields[12].parse::<u64>().expect("stime")
+}
+
+#[test]
+fn an_idle_agent_uses_no_processor_whether_it_has_hooks_or_not() {
+    for alert in ["", "[alert]\ncommand = [\"/bin/true\"]\n"] {
+        let world = World::with(alert, "");
+        let agent = world.agent();
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        let before = ticks(agent.pid());
+        std::thread::sleep(std::time::Duration::from_secs(3));
+        let used = ticks(agent.pid()) - before;
+        // A room that spins uses some 300 ticks of 10 ms in this time, or what the others leave it.
+        assert!(used <= 15, "{used} ticks in 3 s, {alert:?}");
+        agent.stop();
+    }
+}

@@ -36,6 +36,7 @@ fn world() -> Option<World> {
     mode(world.dir.path(), 0o755);
     let state = world.dir.path().join("state");
     std::fs::remove_dir_all(&state).expect("removed");
+    std::fs::remove_dir_all(world.dir.path().join("state-witness")).expect("removed");
     for (folder, bits) in [("", 0o755), ("outbox", 0o2770), ("inbox", 0o700)] {
         let folder = state.join(folder);
         std::fs::create_dir(&folder).expect("made");
