@@ -272,7 +272,7 @@ impl Agent {
             longest_call = longest_call.max(destination.timeout);
             let gate = Arc::new(Gate::new(destination.close_after_unknown));
             if let Some(known) = known_destinations.iter().find(|known| known.name == destination.name) {
-                gate.restore(&known.standing, Instant::now(), wall_ms());
+                gate.restore(&known.standing, clock::mono(), wall_ms());
             }
             gates.push((destination.name.clone(), gate.clone()));
             endpoints.push(listen::Served {
@@ -641,7 +641,7 @@ impl Agent {
 
 /// Begins to watch the clock, by the newest time that is recorded in both files: it may have been set wrong, or have
 /// begun at 1970. Returns the last vouching of a person that was heard.
-fn begin_clock(
+pub fn begin_clock(
     inbox: &mut rusqlite::Connection,
     inbox_path: &Path,
     outbox_path: &Path,

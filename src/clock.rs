@@ -1,8 +1,12 @@
-//! The only reader of the wall clock. Spans are measured with `std::time::Instant`, which never jumps.
+//! The only reader of the wall clock. Spans are measured with `std::time::Instant`, which never jumps; rooms whose
+//! decisions hang on a span read it through [`mono`], so that a simulation can let time pass.
 //!
 //! A process has one wall clock, so the watch over it (`clock/trust.rs`) is one for the process too. `now` is for
 //! whatever decides by the hour; `wall_ms` is for stamps that people read. `clock/watch.rs` tells of leaps.
 
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub mod simulated;
 pub mod trust;
 pub mod watch;
 
@@ -15,10 +19,37 @@ use self::trust::{News, Trust};
 /// UTC milliseconds; 0 for a clock before 1970.
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]
 pub fn wall_ms() -> i64 {
+    #[cfg(debug_assertions)]
+    if let Some(wall_ms) = simulated::wall_ms() {
+        return wall_ms;
+    }
     let wall_ms = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX));
     wall_ms.saturating_add(set_by_a_test("ONCEWARD_CLOCK_FILE"))
+}
+
+/// The monotonic clock.
+pub fn mono() -> Instant {
+    #[cfg(debug_assertions)]
+    if let Some(mono) = simulated::mono() {
+        return mono;
+    }
+    Instant::now()
+}
+
+/// How long ago that was, by [`mono`].
+pub fn elapsed(since: Instant) -> Duration {
+    mono().saturating_duration_since(since)
+}
+
+/// Waits.
+pub fn sleep(span: Duration) {
+    #[cfg(debug_assertions)]
+    if simulated::wait(span) {
+        return;
+    }
+    std::thread::sleep(span);
 }
 
 /// When this program was built, UTC milliseconds.
@@ -35,7 +66,7 @@ fn watched() -> MutexGuard<'static, Option<(Instant, Trust)>> {
 
 /// Begins to watch the clock. `newest_ms` is the newest time that earlier runs recorded.
 pub fn begin(newest_ms: Option<i64>) {
-    *watched() = Some((Instant::now(), Trust::new(built_ms(), newest_ms, settle_of_a_test())));
+    *watched() = Some((mono(), Trust::new(built_ms(), newest_ms, settle_of_a_test())));
 }
 
 /// The time, and whether it can be believed. Without [`begin`] (in commands) it is.
@@ -43,7 +74,7 @@ pub fn now() -> Now {
     match &mut *watched() {
         Some((begun, trust)) => {
             // Both clocks under the lock: readings never come out of order.
-            let mono = begun.elapsed();
+            let mono = elapsed(*begun);
             trust.observe(mono, wall_ms())
         }
         None => Now::sure(wall_ms()),
@@ -58,7 +89,7 @@ pub fn now_beside(newest_ms: Option<i64>) -> Now {
 /// A person says that the clock is right.
 pub fn vouch() {
     if let Some((begun, trust)) = &mut *watched() {
-        let mono = begun.elapsed();
+        let mono = elapsed(*begun);
         trust.vouch(mono, wall_ms());
     }
 }

@@ -215,6 +215,12 @@ impl NotSentProof {
     pub(crate) fn vendor_only() -> Self {
         Self { _only_vendor_makes_one: () }
     }
+    /// For a scripted vendor (debug builds).
+    #[doc(hidden)]
+    #[cfg(debug_assertions)]
+    pub fn for_tests() -> Self {
+        Self { _only_vendor_makes_one: () }
+    }
     /// For the worker's last look at the rules: the adapter was not even asked.
     pub(crate) fn before_the_call() -> Self {
         Self { _only_vendor_makes_one: () }

@@ -15,7 +15,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rusqlite::Connection;
 
 use crate::alert::{Alerts, Cause};
-use crate::clock::{ms, wall_ms};
+use crate::clock::{self, ms, wall_ms};
 use crate::db::pool::Pool;
 use crate::db::writer::{Work, Writer};
 use crate::db::{self, Durability, Part};
@@ -64,6 +64,9 @@ pub fn bell() -> (Bell, Receiver<()>) {
     (Bell(sender), receiver)
 }
 
+/// When this process first saw each ERROR, by its own clock.
+pub type Seen = HashMap<MessageId, Instant>;
+
 /// The room that asks one destination's look-up.
 pub struct Reconciler {
     /// Whose ERRORs.
@@ -97,46 +100,47 @@ pub struct Reconciler {
 impl Reconciler {
     /// Runs until stopped.
     pub fn run(self) {
-        // When this process first saw each ERROR, by its own clock.
-        let mut seen: HashMap<MessageId, Instant> = HashMap::new();
-        loop {
-            if self.stopped.recv_timeout(LOOK_EVERY) != Err(RecvTimeoutError::Timeout) {
-                return;
+        let mut seen = Seen::new();
+        while self.stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) && self.look(&mut seen)
+        {
+        }
+    }
+
+    /// Asks about what is due. False where there is nothing more to do: a stop, or no look-up.
+    pub fn look(&self, seen: &mut Seen) -> bool {
+        if self.hold.is_on() {
+            return true;
+        }
+        let due = match self.inbox.get().map_err(|error| error.to_string()).and_then(|reader| {
+            inquiry::due(&reader, &self.destination, wall_ms(), LOOK_MAX).map_err(|error| error.to_string())
+        }) {
+            Ok(due) => due,
+            Err(error) => {
+                log::warn!("dest={} ERRORs cannot be looked at: {error}", self.destination);
+                return true;
             }
-            if self.hold.is_on() {
+        };
+        if due.is_empty() && seen.len() > 10_000 {
+            seen.clear(); // believed a little later, that is all
+        }
+        for Due { message_id, error_at_ms, asked } in due {
+            let first_seen = *seen.entry(message_id.clone()).or_insert_with(clock::mono);
+            let age_ms = wall_ms().saturating_sub(error_at_ms);
+            if asked == 0 && age_ms < ms(pause(0)) {
                 continue;
             }
-            let due = match self.inbox.get().map_err(|error| error.to_string()).and_then(|reader| {
-                inquiry::due(&reader, &self.destination, wall_ms(), LOOK_MAX)
-                    .map_err(|error| error.to_string())
-            }) {
-                Ok(due) => due,
-                Err(error) => {
-                    log::warn!("dest={} ERRORs cannot be looked at: {error}", self.destination);
-                    continue;
-                }
-            };
-            if due.is_empty() && seen.len() > 10_000 {
-                seen.clear(); // believed a little later, that is all
+            if !matches!(self.gate.room(clock::mono()), Room::Open) || !self.rate.take(&self.stop) {
+                break;
             }
-            for Due { message_id, error_at_ms, asked } in due {
-                let first_seen = *seen.entry(message_id.clone()).or_insert_with(Instant::now);
-                let age_ms = wall_ms().saturating_sub(error_at_ms);
-                if asked == 0 && age_ms < ms(pause(0)) {
-                    continue;
-                }
-                if !matches!(self.gate.room(Instant::now()), Room::Open) || !self.rate.take(&self.stop) {
-                    break;
-                }
-                if self.stop.load(Ordering::Relaxed) {
-                    return;
-                }
-                let Some(answer) = self.vendor.look_up(&message_id) else { return };
-                let old_enough = first_seen.elapsed() >= self.never_received_after
-                    && age_ms >= ms(self.never_received_after);
-                self.conclude(&message_id, asked + 1, answer, old_enough);
+            if self.stop.load(Ordering::Relaxed) {
+                return false;
             }
+            let Some(answer) = self.vendor.look_up(&message_id) else { return false };
+            let old_enough = clock::elapsed(first_seen) >= self.never_received_after
+                && age_ms >= ms(self.never_received_after);
+            self.conclude(&message_id, asked + 1, answer, old_enough);
         }
+        true
     }
 
     fn conclude(&self, message_id: &MessageId, asked: u32, answer: LookedUp, old_enough: bool) {
@@ -176,7 +180,14 @@ impl Reconciler {
             reply,
             settled: None,
         }));
-        match told.recv() {
+        #[cfg(debug_assertions)]
+        let told = match clock::simulated::answer(&told) {
+            Some(answer) => answer.ok_or(crossbeam_channel::RecvError),
+            None => told.recv(),
+        };
+        #[cfg(not(debug_assertions))]
+        let told = told.recv();
+        match told {
             Ok(Some(Settled::Yes)) => {
                 log::warn!("{message_id} settled dest={} by its look-up: {said}", self.destination);
                 if end == Some(End::NotSent) {
@@ -268,7 +279,7 @@ impl Rearmer {
     }
 
     /// Every open note once; how many are left (as far as this round knows).
-    fn round(&self) -> Result<usize, String> {
+    pub fn round(&self) -> Result<usize, String> {
         let reader = self.inbox.get().map_err(|error| error.to_string())?;
         let notes = rearm::open(&reader, 100).map_err(|error| error.to_string())?;
         if notes.is_empty() {

@@ -11,7 +11,7 @@ mod foreign;
 mod hours;
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -58,6 +58,9 @@ pub struct Handoff {
     pub message: Message,
     /// When it was claimed; waiting is measured from here and from its due time.
     pub claimed: Instant,
+    /// From then on the row may be in other hands (well before its lease is over): nothing more is begun on it, and
+    /// nothing but its fate is said of it.
+    pub until: Instant,
     /// Where the confirm goes.
     pub confirm: Sender<Event>,
     /// Its place and its order lane, free again when the worker is done with it.
@@ -189,7 +192,7 @@ pub struct Relay {
     events: Receiver<Event>,
     to_self: Sender<Event>,
     /// Rows handed over and not confirmed.
-    in_flight: HashMap<i64, Flight>,
+    in_flight: BTreeMap<i64, Flight>,
     /// For each lane.
     lane_in_flight: Vec<usize>,
     /// For each lane: this relay's part in its places.
@@ -259,11 +262,11 @@ impl Relay {
             connection: None,
             events,
             to_self: sender.clone(),
-            in_flight: HashMap::new(),
+            in_flight: BTreeMap::new(),
             lane_in_flight: vec![0; lanes],
             confirms: Vec::new(),
             stop: None,
-            last_reconcile: Instant::now(),
+            last_reconcile: clock::mono(),
             reconcile_now: true,
             trouble: None,
             turn: 0,
@@ -276,10 +279,9 @@ impl Relay {
     /// Runs until stopped and all hand-offs are back (or the stop's deadline has come), or until a source's file has
     /// been replaced: what memory knows of the old file's rows is worth nothing then.
     pub fn run(mut self) {
-        let mut pings = Vec::new();
+        let (mut wait, mut pings) = (Duration::ZERO, Vec::new());
         loop {
-            self.parts.flags.busy.store(true, Ordering::Relaxed);
-            let begun = Instant::now();
+            self.collect(wait, &mut pings);
             if let Home::Source(guard) = &self.parts.home
                 && self.connection.is_some()
                 && guard.was_replaced()
@@ -287,30 +289,40 @@ impl Relay {
                 log::warn!("source {}: its file was moved or replaced; it is opened anew", self.name);
                 return;
             }
-            let worked = self.round();
-            for ping in pings.drain(..) {
-                let _: Result<(), _> = Sender::send(&ping, ());
-            }
+            let worked = self.work(&mut pings);
             if self.is_done() {
                 return self.give_back_the_rest();
             }
-            let wait = if worked {
+            wait = if let Some(took) = worked {
                 // Leave the lock to producers for at least as long as it was held, and let marks and claims gather:
                 // the workers have enough at hand. Where they have not, look again soon.
                 let gather = if self.workers_are_fed() { RELAY_GATHER } else { RELAY_PAUSE };
-                let pause = begun.elapsed().max(gather);
-                std::thread::sleep(pause);
+                clock::sleep(took.max(gather));
                 Duration::ZERO
             } else {
                 // From here on hints ring; look once more, since one may have come before.
                 self.parts.flags.busy.store(false, Ordering::Relaxed);
-                if self.round() {
-                    continue;
-                }
-                self.until_next()
+                if self.round() { Duration::ZERO } else { self.until_next() }
             };
-            self.collect(wait, &mut pings);
         }
+    }
+
+    /// Takes what has come, then one round: what `run` repeats, without its waits.
+    pub fn step(&mut self) {
+        let mut pings = Vec::new();
+        self.collect(Duration::ZERO, &mut pings);
+        self.work(&mut pings);
+    }
+
+    /// One round, and the answers to pings. How long the round took, if there was anything to do.
+    fn work(&mut self, pings: &mut Vec<Sender<()>>) -> Option<Duration> {
+        self.parts.flags.busy.store(true, Ordering::Relaxed);
+        let begun = clock::mono();
+        let worked = self.round();
+        for ping in pings.drain(..) {
+            let _ = ping.send(());
+        }
+        worked.then(|| clock::elapsed(begun))
     }
 
     /// Waits for the first event, then takes all that are there.
@@ -369,9 +381,7 @@ impl Relay {
             && self.trouble.is_some()
             && self.in_flight.len() <= self.confirms.len();
         self.stop.is_some_and(|deadline| {
-            unmarkable
-                || (self.in_flight.is_empty() && self.confirms.is_empty())
-                || Instant::now() >= deadline
+            unmarkable || (self.in_flight.is_empty() && self.confirms.is_empty()) || clock::mono() >= deadline
         })
     }
 
@@ -405,7 +415,7 @@ impl Relay {
                 for (lane, handoff) in round.handoffs {
                     // A row that a hand edit set back while it was in flight comes a second time: the inbox absorbs it.
                     self.land(handoff.row);
-                    let flight = Flight { lane, since: Instant::now(), again: handoff.again };
+                    let flight = Flight { lane, since: clock::mono(), again: handoff.again };
                     self.in_flight.insert(handoff.row, flight);
                     self.lane_in_flight[lane] += 1;
                     // Never blocks: the channel has as many places as are given out. Should it be full all the same,
@@ -461,7 +471,7 @@ impl Relay {
         let lost: Vec<i64> = self
             .in_flight
             .iter()
-            .filter(|(_, flight)| flight.since.elapsed() >= lease)
+            .filter(|(_, flight)| clock::elapsed(flight.since) >= lease)
             .map(|(row, _)| *row)
             .collect();
         for row in lost {
@@ -482,7 +492,7 @@ impl Relay {
         }
         let mut connection =
             self.connection.take().ok_or_else(|| db::DbError::Missing { path: path.clone() })?;
-        let reconcile = self.reconcile_now || self.last_reconcile.elapsed() >= self.reconcile_every();
+        let reconcile = self.reconcile_now || clock::elapsed(self.last_reconcile) >= self.reconcile_every();
         if reconcile {
             self.forget_lost();
         }
@@ -534,7 +544,7 @@ impl Relay {
             }
         }
         if reconcile {
-            self.last_reconcile = Instant::now();
+            self.last_reconcile = clock::mono();
             self.reconcile_now = false;
         }
         self.connection = Some(connection);
@@ -555,7 +565,7 @@ impl Relay {
         if !outbox::unrouted(connection, 1)?.is_empty() {
             return Ok(true);
         }
-        let now = Instant::now();
+        let now = clock::mono();
         while let Some(destination) = outbox::next_destination(connection, &after)? {
             match self.lane_of(&destination.lossy()) {
                 None => {
@@ -624,7 +634,7 @@ impl Relay {
         clock: Now,
         round: &mut Round,
     ) -> rusqlite::Result<()> {
-        let now = Instant::now();
+        let now = clock::mono();
         let now_ms = clock.due_ms();
         let opt_outs = suppress::any(tx)?;
         let lanes = self.parts.lanes.len();
@@ -677,6 +687,7 @@ impl Relay {
                         again: claimed.again,
                         message: claimed.message,
                         claimed: now,
+                        until: now + self.parts.settings.lease * 3 / 4,
                         confirm: self.to_self.clone(),
                     },
                 ));
@@ -1031,7 +1042,7 @@ impl Relay {
             outbox::extend_lease(tx, *row, &self.parts.owner, lease_until_ms)?;
         }
         let (in_flight, lease) = (&self.in_flight, self.parts.settings.lease);
-        let mut foreign = self.foreign.look(Instant::now(), lease);
+        let mut foreign = self.foreign.look(clock::mono(), lease);
         let moved = outbox::lease_over(
             tx,
             &self.parts.owner,
@@ -1053,11 +1064,11 @@ impl Relay {
         }
         if let Some(deadline) = self.stop {
             return poll
-                .min(deadline.saturating_duration_since(Instant::now()))
+                .min(deadline.saturating_duration_since(clock::mono()))
                 .min(Duration::from_millis(100));
         }
         let Some(connection) = &self.connection else { return poll };
-        let (now, clock) = (Instant::now(), clock::now());
+        let (now, clock) = (clock::mono(), clock::now());
         let now_ms = clock.due_ms();
         let mut wait = poll;
         if self.parts.ward.hold.is_on() {

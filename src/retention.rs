@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use crate::clock::{ms, wall_ms};
+use crate::clock::{self, ms, wall_ms};
 use crate::db;
 use crate::lifecycle::{InboxState, OutboxState};
 use crate::limits::PURGE_STEP_MAX;
@@ -123,12 +123,12 @@ pub struct Done {
 
 /// Does each until all are done or the step's time is over; at least one.
 fn each<T>(items: &[T], mut change: impl FnMut(&T) -> rusqlite::Result<bool>) -> rusqlite::Result<Done> {
-    let begun = std::time::Instant::now();
+    let begun = clock::mono();
     let mut done = Done::default();
     for item in items {
         done.changed += usize::from(change(item)?);
         done.dealt += 1;
-        if begun.elapsed() >= PURGE_STEP_MAX {
+        if clock::elapsed(begun) >= PURGE_STEP_MAX {
             break;
         }
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 
 use crate::alert::{Alerts, Cause};
-use crate::clock::wall_ms;
+use crate::clock::{self, wall_ms};
 use crate::db;
 use crate::db::writer::Work;
 use crate::limits::SWEEP_MAX;
@@ -103,7 +103,7 @@ impl Work for Sweep {
         let mut orphans = inbox::orphans(connection, &self.owner, SWEEP_MAX)?;
         let under_way = inbox::under_way(connection, &self.owner)?;
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        orphans.extend(stale_ones(&mut seen, under_way, self.stale, Instant::now()));
+        orphans.extend(stale_ones(&mut seen, under_way, self.stale, clock::mono()));
         (_, self.settled) = settle(connection, orphans, "sweeper", &self.policy, wall_ms())?;
         Ok(())
     }

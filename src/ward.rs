@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use rusqlite::Connection;
 
+use crate::clock;
 use crate::db::identity::{OpenFiles, WitnessFiles};
 use crate::db::reserve::Reserve;
 use crate::hold::{Hold, Why};
@@ -64,9 +65,9 @@ impl Ward {
         self.look_at_files();
         let due = {
             let mut looked = self.disk_looked.lock().unwrap_or_else(PoisonError::into_inner);
-            let due = looked.is_none_or(|at| at.elapsed() >= DISK_LOOK);
+            let due = looked.is_none_or(|at| clock::elapsed(at) >= DISK_LOOK);
             if due {
-                *looked = Some(Instant::now());
+                *looked = Some(clock::mono());
             }
             due
         };

@@ -27,7 +27,7 @@ use crate::gate::{Change, Gate, Pass};
 use crate::hold::Hold;
 use crate::lifecycle::InboxState;
 use crate::limits::{CONSENT_FRESH, DEDUPLICATED_PAUSE_MAX, DEDUPLICATED_TRIES_MAX, GATE_THROTTLE_DEFAULT};
-use crate::message::{Message, NotSentKind, NotSentProof, Outcome, OwnerId, Reply};
+use crate::message::{Message, MessageId, NotSentKind, NotSentProof, Outcome, OwnerId, Reply};
 use crate::policy::{Asking, Policy, Verdict, consent};
 use crate::rate::Rate;
 use crate::relay::{Answer, Confirm, Event, Handoff};
@@ -103,20 +103,25 @@ impl Worker {
 
     /// One hand-off, to its end.
     pub fn run_once(&self, handoff: Handoff) {
-        let (row, confirm) = (handoff.row, handoff.confirm.clone());
         let id = handoff.message.message_id.clone();
+        let say = Say {
+            row: handoff.row,
+            message_id: id.clone(),
+            until: handoff.until,
+            to: handoff.confirm.clone(),
+        };
         // Only what comes before the claim can unwind to here: the call itself is caught where its outcome is made.
-        let answer = catch_unwind(AssertUnwindSafe(|| self.deliver(handoff))).unwrap_or_else(|_| {
+        let answer = catch_unwind(AssertUnwindSafe(|| self.deliver(handoff, &say))).unwrap_or_else(|_| {
             log::error!("{id} a panic before its claim: this is a bug; nothing was sent");
             Some(Answer::HandoffFailed("INTERNAL: a panic before the claim".into()))
         });
         // `None`: the record confirms after its commit.
         if let Some(answer) = answer {
-            let _ = confirm.send(Event::Confirm(Confirm { row, message_id: id, answer }));
+            say.tell(answer);
         }
     }
 
-    fn deliver(&self, handoff: Handoff) -> Option<Answer> {
+    fn deliver(&self, handoff: Handoff, say: &Say) -> Option<Answer> {
         let Shared { gate, stop, writer, .. } = &*self.shared;
         if stop.load(Ordering::Relaxed) {
             return Some(Answer::Returned("STOPPING"));
@@ -128,10 +133,10 @@ impl Worker {
             self.wait_for_the_database();
             return Some(Answer::Returned("DATABASE: outcomes cannot be written now"));
         }
-        let Some(pass) = gate.may_call(Instant::now()) else {
+        let Some(pass) = gate.may_call(clock::mono()) else {
             return Some(Answer::Returned(if gate.is_paused() { PAUSED } else { "DESTINATION_CLOSED" }));
         };
-        let answer = self.claim_and_call(handoff, pass);
+        let answer = self.claim_and_call(handoff, pass, say);
         if answer.is_some() {
             gate.give_back(pass); // a probe that did not come to a call
         }
@@ -139,10 +144,10 @@ impl Worker {
     }
 
     /// The straight pipe. Returns an answer where no call was made.
-    fn claim_and_call(&self, handoff: Handoff, pass: Pass) -> Option<Answer> {
+    fn claim_and_call(&self, handoff: Handoff, pass: Pass, say: &Say) -> Option<Answer> {
         let shared = &*self.shared;
         // `_held` is given back at the end of this function, whatever that is.
-        let Handoff { row, again, message, claimed, confirm, held: _held, .. } = handoff;
+        let Handoff { again, message, claimed, held: _held, .. } = handoff;
         let fingerprint = fingerprint::of(&message);
 
         if again && let Some(answer) = self.look(&message, &fingerprint) {
@@ -160,7 +165,7 @@ impl Worker {
         if !shared.vendor.is_ready() && !shared.rate.take(&shared.stop) {
             return Some(Answer::Returned("STOPPING"));
         }
-        let consented = Instant::now();
+        let consented = clock::mono();
         if let Err(reply) = shared.vendor.ready() {
             return Some(self.not_begun(&message, *reply));
         }
@@ -172,7 +177,9 @@ impl Worker {
         if shared.gate.is_paused() {
             return Some(Answer::Returned(PAUSED));
         }
-
+        if say.is_over() {
+            return Some(Answer::Returned("LEASE: it waited too long for a worker"));
+        }
         let _ = kill::point("worker-before-claim");
         let sending = match self.claim(&message, fingerprint) {
             ClaimAnswer::Claimed(sending) => sending,
@@ -187,20 +194,20 @@ impl Worker {
         let started_at_ms = wall_ms();
         // Since it was due (or came): what the customer waited for, not only our part of it.
         let due_ms = message.not_before_ms.max(message.created_at_ms);
-        let waiting =
-            Duration::from_millis(u64::try_from(started_at_ms - due_ms).unwrap_or(0)).max(claimed.elapsed());
+        let waiting = Duration::from_millis(u64::try_from(started_at_ms - due_ms).unwrap_or(0))
+            .max(clock::elapsed(claimed));
         let reply = match self.call(&sending, &message, &mut prepared, Some(consented)) {
             Ok(reply) => reply,
             Err(answer) => {
                 shared.gate.give_back(pass);
-                self.release(sending, answer, row, confirm);
+                self.release(sending, answer, say.clone());
                 return None;
             }
         };
         let mut waited = Waited { started_at_ms, waiting };
         let reply = self.ask_again(&sending, &message, &mut prepared, reply, &mut waited);
         let _ = kill::point("worker-after-call");
-        self.record(sending, &message, reply, waited, row, confirm);
+        self.record(sending, &message, reply, waited, say.clone());
         None
     }
 
@@ -321,14 +328,14 @@ impl Worker {
         prepared: &mut Prepared,
         consented: Option<Instant>,
     ) -> Result<Reply, Answer> {
-        if consented.is_none_or(|at| at.elapsed() > CONSENT_FRESH) {
+        if consented.is_none_or(|at| clock::elapsed(at) > CONSENT_FRESH) {
             self.consent(message)?; // the rate, a login or the claim took their time
         }
         // After every wait, and right before the adapter: a call that would begin at the closing does not.
         let now = clock::now();
         self.rules(message, Asking::Call, now)?;
         prepared.begin_before = self.shared.policy.begin_before_ms(message, now.ms).map(|moment_ms| {
-            Instant::now() + Duration::from_millis(moment_ms.saturating_sub(now.ms).clamp(0, FAR_MS) as u64)
+            clock::mono() + Duration::from_millis(moment_ms.saturating_sub(now.ms).clamp(0, FAR_MS) as u64)
         });
         let reply = catch_unwind(AssertUnwindSafe(|| self.shared.vendor.send(sending, message, prepared)))
             .unwrap_or_else(|_| Reply {
@@ -445,28 +452,17 @@ impl Worker {
     }
 
     /// The claim goes, and then the row gets the rules' answer: no call was begun, so no attempt is used.
-    fn release(&self, sending: Sending, answer: Answer, row: i64, confirm: Sender<Event>) {
+    fn release(&self, sending: Sending, answer: Answer, say: Say) {
         log::info!(
             "{} released dest={} before its call: {answer:?}",
             sending.message_id(),
             sending.consumer()
         );
-        let message_id = sending.message_id().clone();
-        let tell = Box::new(move || {
-            let _ = confirm.send(Event::Confirm(Confirm { row, message_id, answer }));
-        });
+        let tell = Box::new(move || say.tell(answer));
         self.shared.writer.submit(Box::new(Release::new(sending, NotSentProof::before_the_call(), tell)));
     }
 
-    fn record(
-        &self,
-        sending: Sending,
-        message: &Message,
-        reply: Reply,
-        waited: Waited,
-        row: i64,
-        confirm: Sender<Event>,
-    ) {
+    fn record(&self, sending: Sending, message: &Message, reply: Reply, waited: Waited, say: Say) {
         let shared = &*self.shared;
         self.learn(message, &reply);
         let (outcome, answer) = match &reply.outcome {
@@ -500,7 +496,7 @@ impl Worker {
             if kill::point("worker-before-confirm").is_err() {
                 return; // a test: this confirm is lost
             }
-            let _ = confirm.send(Event::Confirm(Confirm { row, message_id: id, answer }));
+            say.tell(answer);
         });
         shared.writer.submit(Box::new(Record::new(
             sending,
@@ -523,7 +519,7 @@ impl Worker {
 
     fn learn(&self, message: &Message, reply: &Reply) {
         let destination = &message.destination;
-        let (now, now_ms) = (Instant::now(), wall_ms());
+        let (now, now_ms) = (clock::mono(), wall_ms());
         let change = self.shared.gate.learn(&reply.outcome, reply.pause, now);
         if change != Change::None {
             self.shared.writer.submit(Box::new(Note {
@@ -551,17 +547,47 @@ impl Worker {
 
     /// Waits, but not over a stop.
     fn pause(&self, span: Duration) {
-        let end = Instant::now() + span;
-        while Instant::now() < end && !self.shared.stop.load(Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_millis(20));
+        let end = clock::mono() + span;
+        while clock::mono() < end && !self.shared.stop.load(Ordering::Relaxed) {
+            clock::sleep(Duration::from_millis(20));
         }
     }
 
     /// Waits until outcomes can be written again, so that a broken database is not asked in a loop.
     fn wait_for_the_database(&self) {
         while self.shared.writer.is_in_trouble() && !self.shared.stop.load(Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_millis(20));
+            clock::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+/// Where the word about one hand-off goes, and how long it counts.
+#[derive(Clone)]
+struct Say {
+    row: i64,
+    message_id: MessageId,
+    until: Instant,
+    to: Sender<Event>,
+}
+
+impl Say {
+    /// Whether the row may be in other hands by now: handed over again, or closed by a rule or a person.
+    fn is_over(&self) -> bool {
+        clock::mono() >= self.until
+    }
+
+    /// Tells the relay. What the inbox knows is true for ever; anything else would be said of another's claim, so it is
+    /// not said when it comes too late: the relay takes the row back at the end of its lease.
+    fn tell(&self, answer: Answer) {
+        if self.is_over() && !matches!(answer, Answer::Settled | Answer::InFlight) {
+            log::warn!(
+                "row {} came back too late to be marked ({answer:?}): its lease takes it back",
+                self.row
+            );
+            return;
+        }
+        let message_id = self.message_id.clone();
+        let _ = self.to.send(Event::Confirm(Confirm { row: self.row, message_id, answer }));
     }
 }
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, Sender};
 use rusqlite::Connection;
 
-use super::{Durability, Part};
+use super::{DbError, Durability, Part};
 use crate::limits::{CHECKPOINT_PAUSE, WAL_FRAMES_LONG, WAL_FRAMES_PINNED};
 
 /// The handle held by whoever commits to the file. Cheap to clone.
@@ -41,39 +41,22 @@ impl Checkpointer {
         part: Part,
         frozen: Arc<AtomicBool>,
     ) -> Result<(Self, JoinHandle<()>), String> {
-        let connection =
-            super::open_writer(&path, part, Durability::Full).map_err(|error| error.to_string())?;
+        let (handle, room) = Self::new(path, part, frozen).map_err(|error| error.to_string())?;
+        let thread = crate::thread::spawn(name, move || room.run()).map_err(|error| error.to_string())?;
+        Ok((handle, thread))
+    }
+
+    /// The handle, and the room that is still to be run.
+    pub fn new(
+        path: PathBuf,
+        part: Part,
+        frozen: Arc<AtomicBool>,
+    ) -> Result<(Self, CheckpointRoom), DbError> {
+        let connection = super::open_writer(&path, part, Durability::Full)?;
         let (ring, rung) = crossbeam_channel::bounded::<()>(1);
         let shared = Arc::new(Shared { frozen, ..Shared::default() });
-        let of_thread = shared.clone();
-        let handle = crate::thread::spawn(name, move || {
-            let mut pinned = false;
-            while rung.recv().is_ok() {
-                std::thread::sleep(CHECKPOINT_PAUSE);
-                if of_thread.frozen.load(Ordering::SeqCst) {
-                    continue;
-                }
-                // Errors here lose nothing: the WAL stays and the writer meets the same trouble itself.
-                if let Ok((log, copied)) = passive(&connection) {
-                    of_thread.frames.store(log, Ordering::Relaxed);
-                    of_thread.close_gap.store(log > WAL_FRAMES_LONG, Ordering::Relaxed);
-                    let stuck = log.saturating_sub(copied) > WAL_FRAMES_PINNED;
-                    if stuck && !pinned {
-                        log::warn!(
-                            "{}: its write-ahead log grows ({log} pages): a reader holds an old state open; find it with `onceward check`{}",
-                            path.display(),
-                            super::holder::in_words(&path)
-                        );
-                    }
-                    pinned = stuck;
-                }
-            }
-            if of_thread.frozen.load(Ordering::SeqCst) {
-                std::mem::forget(connection); // the end of the process lets go of it
-            }
-        })
-        .map_err(|error| error.to_string())?;
-        Ok((Self { ring, shared }, handle))
+        let room = CheckpointRoom { path, connection, rung, shared: shared.clone(), pinned: false };
+        Ok((Self { ring, shared }, room))
     }
 
     /// To be called after each commit, on the connection that made it.
@@ -88,6 +71,46 @@ impl Checkpointer {
     /// Pages in the write-ahead log at the last look.
     pub fn frames(&self) -> u64 {
         self.shared.frames.load(Ordering::Relaxed)
+    }
+}
+
+/// The checkpointer's own side: run in a thread, or looked through step by step.
+pub struct CheckpointRoom {
+    path: PathBuf,
+    connection: Connection,
+    rung: Receiver<()>,
+    shared: Arc<Shared>,
+    pinned: bool,
+}
+
+impl CheckpointRoom {
+    fn run(mut self) {
+        while self.rung.recv().is_ok() {
+            std::thread::sleep(CHECKPOINT_PAUSE);
+            self.look();
+        }
+        if self.shared.frozen.load(Ordering::SeqCst) {
+            std::mem::forget(self.connection); // the end of the process lets go of it
+        }
+    }
+
+    /// One checkpoint. Errors here lose nothing: the WAL stays and the writer meets the same trouble itself.
+    pub fn look(&mut self) {
+        if self.shared.frozen.load(Ordering::SeqCst) {
+            return;
+        }
+        let Ok((log, copied)) = passive(&self.connection) else { return };
+        self.shared.frames.store(log, Ordering::Relaxed);
+        self.shared.close_gap.store(log > WAL_FRAMES_LONG, Ordering::Relaxed);
+        let stuck = log.saturating_sub(copied) > WAL_FRAMES_PINNED;
+        if stuck && !self.pinned {
+            log::warn!(
+                "{}: its write-ahead log grows ({log} pages): a reader holds an old state open; find it with `onceward check`{}",
+                self.path.display(),
+                super::holder::in_words(&self.path)
+            );
+        }
+        self.pinned = stuck;
     }
 }
 

@@ -1,6 +1,7 @@
 //! A bounded pool of read-only connections to one file. Nobody holds one across a call or a channel wait.
 
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::Connection;
@@ -15,6 +16,8 @@ pub type Pool = r2d2::Pool<Manager>;
 pub struct Manager {
     path: PathBuf,
     part: Part,
+    /// Opened before: the simulation's.
+    ready: Mutex<Vec<Connection>>,
 }
 
 impl r2d2::ManageConnection for Manager {
@@ -22,7 +25,8 @@ impl r2d2::ManageConnection for Manager {
     type Error = DbError;
 
     fn connect(&self) -> Result<Connection, DbError> {
-        super::open_reader(&self.path, self.part)
+        let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        ready.map_or_else(|| super::open_reader(&self.path, self.part), Ok)
     }
     fn is_valid(&self, connection: &mut Connection) -> Result<(), DbError> {
         connection.execute_batch("SELECT 1").map_err(|source| DbError::sqlite(&self.path, source))
@@ -49,6 +53,25 @@ pub fn open(path: PathBuf, part: Part, size: u32) -> Result<Pool, DbError> {
                 .thread_name_pattern("pool")
                 .build(),
         ))
-        .build(Manager { path, part })
+        .build(Manager { path, part, ready: Mutex::default() })
         .map_err(|error| DbError::Unusable { path: for_error, reason: error.to_string() })
+}
+
+/// A pool of these connections alone, for the simulation, where nothing may be opened behind its back.
+#[doc(hidden)]
+#[cfg(debug_assertions)]
+pub fn of(
+    connections: Vec<Connection>,
+    helper: std::sync::Arc<scheduled_thread_pool::ScheduledThreadPool>,
+) -> Pool {
+    let count = connections.len() as u32;
+    r2d2::Pool::builder()
+        .max_size(count)
+        .min_idle(Some(count))
+        .test_on_check_out(false)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .thread_pool(helper)
+        .build(Manager { path: PathBuf::new(), part: Part::Inbox, ready: Mutex::new(connections) })
+        .expect("they are there already")
 }

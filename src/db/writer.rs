@@ -95,6 +95,20 @@ impl Writer {
         write_sums: WriteSums,
         ward: Option<Arc<Ward>>,
     ) -> std::io::Result<(Self, JoinHandle<()>)> {
+        let (writer, room) = Self::new(path, part, connection, checkpointer, write_sums, ward);
+        let handle = crate::thread::spawn(name, move || room.run())?;
+        Ok((writer, handle))
+    }
+
+    /// The handle, and the room that is still to be run.
+    pub fn new(
+        path: PathBuf,
+        part: Part,
+        connection: Connection,
+        checkpointer: Checkpointer,
+        write_sums: WriteSums,
+        ward: Option<Arc<Ward>>,
+    ) -> (Self, Room) {
         let (queue, receiver) = super::queue::new();
         let health = Arc::new(WriterHealth::default());
         let room = Room {
@@ -110,8 +124,7 @@ impl Writer {
             mean_commit: Duration::ZERO,
             trouble: None,
         };
-        let handle = crate::thread::spawn(name, move || room.run())?;
-        Ok((Self { queue, health }, handle))
+        (Self { queue, health }, room)
     }
 
     /// Hands work over. If the writer is gone the work is told so.
@@ -132,7 +145,8 @@ impl Writer {
     }
 }
 
-struct Room {
+/// The writer's own side: run in a thread, or step by step.
+pub struct Room {
     path: PathBuf,
     part: Part,
     connection: Option<Connection>,
@@ -173,6 +187,30 @@ impl Room {
         }
     }
 
+    /// What waits, in one commit (or one try, after trouble), without waiting for more.
+    pub fn step(&mut self) {
+        let mut batch = std::mem::take(&mut self.kept);
+        let now = Some(Instant::now());
+        if batch.is_empty() {
+            self.receiver.take(&mut batch, Wants::Nothing, now);
+        } else {
+            let mut came = Vec::new();
+            self.receiver.take(&mut came, Wants::Nothing, now);
+            self.admit(came, &mut batch);
+        }
+        if !batch.is_empty() {
+            self.commit(batch);
+        }
+    }
+
+    /// In trouble: what must land joins the batch, claims are refused.
+    fn admit(&self, came: Vec<Box<dyn Work>>, batch: &mut Vec<Box<dyn Work>>) {
+        let why = self.trouble.as_ref().map_or("the database is in trouble", |(why, _)| why.as_str());
+        for work in came {
+            if work.must_land() { batch.push(work) } else { work.failed(why) }
+        }
+    }
+
     /// Waits for work and lets others join it. False when no more can come.
     fn gather(&self, batch: &mut Vec<Box<dyn Work>>) -> bool {
         let begun = Instant::now();
@@ -196,14 +234,11 @@ impl Room {
     /// After a failed commit: wait out the pause, refusing claims meanwhile.
     fn gather_after_trouble(&self, batch: &mut Vec<Box<dyn Work>>) -> bool {
         let pause = self.trouble.as_ref().map_or(WRITER_RETRY_MIN, |(_, pause)| *pause);
-        let why = self.trouble.as_ref().map_or("the database is in trouble", |(why, _)| why.as_str());
         let end = Instant::now() + pause;
-        let mut came = Vec::new();
         loop {
+            let mut came = Vec::new();
             let open = self.receiver.take(&mut came, Wants::Claim, Some(end));
-            for work in came.drain(..) {
-                if work.must_land() { batch.push(work) } else { work.failed(why) }
-            }
+            self.admit(came, batch);
             if !open {
                 std::thread::sleep(end.saturating_duration_since(Instant::now()));
                 return false;

@@ -3,14 +3,12 @@
 //! Body: `{"reason": "..."}` (a probe needs none). Answers `{"text": "..."}` and, for pause and resume, what became of
 //! each; 200 done or so already, 404 no such destination, 422 a field is wrong, 503 not now.
 
-use std::time::Instant;
-
 use serde_json::json;
 
 use super::routes::Request;
 use super::wire::Answer;
 use super::{Context, Served, committed, sentence};
-use crate::clock::wall_ms;
+use crate::clock::{self, wall_ms};
 use crate::deed::Deed;
 use crate::pause::{self, Done, Pause};
 use crate::relay::Event;
@@ -93,7 +91,7 @@ pub(super) fn probe(context: &Context, request: &Request<'_>) -> Answer {
         return sentence(404, "no destination has this name");
     };
     let paused = gate.is_paused();
-    gate.probe_now(Instant::now());
+    gate.probe_now(clock::mono());
     let _ = context.relay.send(Event::Wake);
     let probed = vendor.probe();
     let note = if paused { "; it is paused: nothing is sent until `onceward resume`" } else { "" };

@@ -64,9 +64,7 @@ impl Room {
     /// Starts the thread.
     pub fn start(parts: RoomParts) -> std::io::Result<Self> {
         let (stop, stopped) = crossbeam_channel::bounded(0);
-        let handle = crate::thread::spawn("retention", move || {
-            Duty { parts, stopped, readers: HashMap::new() }.run()
-        })?;
+        let handle = crate::thread::spawn("retention", move || Duty::new(parts, stopped).run())?;
         Ok(Self { stop, handle })
     }
 
@@ -77,7 +75,8 @@ impl Room {
     }
 }
 
-struct Duty {
+/// The room itself: run in a thread, or look by look.
+pub struct Duty {
     parts: RoomParts,
     stopped: Receiver<()>,
     /// Opened when first needed and after trouble.
@@ -85,6 +84,11 @@ struct Duty {
 }
 
 impl Duty {
+    /// Ends when `stopped` has lost its senders.
+    pub fn new(parts: RoomParts, stopped: Receiver<()>) -> Self {
+        Self { parts, stopped, readers: HashMap::new() }
+    }
+
     fn run(mut self) {
         let mut next = Instant::now() + PURGE_FIRST;
         let mut not_before = Instant::now();
@@ -111,8 +115,8 @@ impl Duty {
         }
     }
 
-    /// True after a whole pass.
-    fn look(&mut self, due: bool) -> Result<bool, Unfinished> {
+    /// A pass if one is due or asked for. True after a whole pass.
+    pub fn look(&mut self, due: bool) -> Result<bool, Unfinished> {
         let mut relays = vec![self.parts.own.clone()];
         relays.extend(self.parts.served.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
         self.readers.retain(|path, _| relays.iter().any(|(served, _)| served == path));
@@ -177,6 +181,10 @@ struct AgentHands<'a> {
 
 impl AgentHands<'_> {
     fn answer(&self, reply: &Receiver<Result<Done, String>>) -> Result<Done, Unfinished> {
+        #[cfg(debug_assertions)]
+        if let Some(answer) = crate::clock::simulated::answer(reply) {
+            return answer.ok_or(Unfinished::Stopping)?.map_err(Unfinished::Write);
+        }
         match reply.recv_timeout(STEP_WAIT) {
             Ok(answer) => answer.map_err(Unfinished::Write),
             Err(RecvTimeoutError::Disconnected) => Err(Unfinished::Stopping),
@@ -203,6 +211,10 @@ impl Hands for AgentHands<'_> {
         self.answer(&answer)
     }
     fn pause(&mut self, took: Duration) -> Result<(), Unfinished> {
+        #[cfg(debug_assertions)]
+        if crate::clock::simulated::wait(PURGE_PAUSE) {
+            return Ok(());
+        }
         match self.stopped.recv_timeout(PURGE_PAUSE.max(took * PURGE_PAUSE_TIMES)) {
             Err(RecvTimeoutError::Timeout) => Ok(()),
             _ => Err(Unfinished::Stopping),

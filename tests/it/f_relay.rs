@@ -101,8 +101,9 @@ fn a_row_past_its_deadline_waits_for_the_call_that_is_under_way() {
     let slow = text.replacen("timeout = \"2s\"\nthreads = 4", "timeout = \"9s\"\nthreads = 1", 1);
     assert_ne!(slow, text);
     std::fs::write(&world.config, slow).expect("it writes");
-    // Both are claimed at once; the second waits 8 s for the only worker, then 8 s for its answer: not sent.
-    world.faults(&["delay=8s,first=1", "delay=8s,status=429"]);
+    // Both are claimed at once; the second waits 6 s for the only worker (within three quarters of the lease), then 8 s
+    // for its answer, over deadline and lease: not sent.
+    world.faults(&["delay=6s,first=1", "delay=8s,status=429"]);
     let first = world.put_plain("first");
     let second = world.put_plain("second");
     let deadline_ms = onceward::clock::wall_ms() + 9_500;
