@@ -1,7 +1,7 @@
 //! The marks of identity over a life: made by `init`, taken on by each start, and given anew by a person's `adopt`.
 //!
 //! A start that finds something wrong (`incarnation.rs`) writes the reason into the inbox and leaves every mark and the
-//! witness as they are: they are the evidence. From then on the agent is held, over restarts, until [`inbox`] takes the
+//! witness as they are: they are the evidence. From then on the agent is held, over restarts, until `onceward adopt` takes the
 //! reason away in one commit with its audit row.
 
 use std::path::Path;

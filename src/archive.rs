@@ -1,6 +1,6 @@
 //! A backup file: a plain tar of one manifest and the two databases, so that `tar tf` and `tar xf` work on it too.
 //!
-//! Written once, read whole; only what [`write`] makes is read: three members in order, sizes in octal, no links. Each
+//! Written once, read whole; only what [`write()`] makes is read: three members in order, sizes in octal, no links. Each
 //! member's SHA-256 stands in the manifest. Never touches a live database: the members are copies that SQLite made.
 
 use std::fs::File;

@@ -6,7 +6,7 @@
 //! where it was not, is a copy: it may not know what was sent since.
 //!
 //! A new incarnation is written to the inbox, then to the outbox, then to the witnesses; each file also names the one
-//! before. So after a death in between every file still fits every witness ([`Marks::fits`]).
+//! before. So after a death in between every file still fits every witness (`Marks::fits`).
 //!
 //! What cannot be seen from here: a copy of the whole disk put back (a VM's snapshot, an image): then databases, witness
 //! and places are all old together. Only the vendor's own lists know better.

@@ -70,7 +70,7 @@ pub struct Shared {
     pub stop: Arc<AtomicBool>,
     /// The whole agent held: begin nothing more.
     pub hold: Hold,
-    /// Tries again within one claim, where the receiver deduplicates; see [`again`].
+    /// Tries again within one claim, where the receiver deduplicates; see `again`.
     pub quick: Repeat,
 }
 

@@ -149,7 +149,7 @@ impl Notifier {
         })
     }
 
-    /// Runs until stopped; a hook that hangs or a database in trouble delays the end by twice [`STOP_GRACE`] at most.
+    /// Runs until stopped; a hook that hangs or a database in trouble delays the end by twice `STOP_GRACE` at most.
     pub fn run(mut self) {
         while self.stop.try_recv() != Err(TryRecvError::Disconnected) {
             self.alerts.tell_journal();
