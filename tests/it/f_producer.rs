@@ -66,6 +66,65 @@ fn f02_rows_wait_while_the_agent_is_away_and_expire_past_their_deadline() {
 }
 
 #[test]
+fn f23_same_key_other_content_the_first_stands_the_second_is_kept_and_alerted() {
+    let world = World::new();
+    let agent = world.agent();
+    let first = world.put_plain("f23");
+    world.wait_inbox(&first, "SENT");
+    let offer = |payload: &str| {
+        world
+            .outbox()
+            .execute(
+                "INSERT INTO outbox (dedup_key, kind, destination, recipient, payload) VALUES ('f23', 'TEST', 'gateway', '01000000001', ?1) ON CONFLICT (dedup_key) DO NOTHING",
+                [payload],
+            )
+            .expect("a producer's insert never fails for this")
+    };
+
+    offer(r#"{"x":1}"#);
+    assert_eq!(world.count("SELECT count(*) FROM quarantine"), 0, "the same content again is the same event");
+    offer(r#"{"x":2}"#);
+    assert_eq!(
+        world.count(
+            "SELECT count(*) FROM quarantine WHERE reason = 'SAME_KEY_OTHER_CONTENT' AND dedup_key = 'f23'"
+        ),
+        1
+    );
+    world.wait("alert", |world| world.alerts("QUARANTINED") >= 1);
+
+    // The command says so to whoever asked, and what it was given is kept as well.
+    let (code, _, error) = world.onceward(&[
+        "enqueue",
+        "--key",
+        "f23",
+        "--kind",
+        "TEST",
+        "--dest",
+        "gateway",
+        "--to",
+        "01000000001",
+        "--payload",
+        r#"{"x":3}"#,
+    ]);
+    assert_eq!(code, 65, "{error}");
+    assert_eq!(world.count("SELECT count(*) FROM quarantine"), 2);
+
+    // A message after them has come through: nothing of the others was on the way.
+    let after = world.put_plain("f23-after");
+    world.wait_inbox(&after, "SENT");
+    assert_eq!(world.count("SELECT count(*) FROM outbox WHERE dedup_key = 'f23'"), 1, "one event is one row");
+    assert_eq!(
+        world.count(
+            "SELECT count(*) FROM outbox WHERE dedup_key = 'f23' AND json_extract(payload, '$.x') = 1"
+        ),
+        1,
+        "the first stands"
+    );
+    assert_eq!((world.arrivals(&first), world.sandbox.ledger().totals().arrived), (1, 2));
+    agent.stop();
+}
+
+#[test]
 fn f25_new_databases_make_new_message_ids() {
     let world = World::new();
     let first = world.put_plain("same-key");
