@@ -263,6 +263,8 @@ impl Room {
             Err(Failure::OneIsBad) => self.one_by_one(batch),
             Err(Failure::Database { why, full }) => self.after_failure(batch, why, full),
         }
+        // Here and nowhere else: however the batch ended, what is still owed is what is told.
+        self.health.kept.store(self.kept.len() as u64, Ordering::Relaxed);
     }
 
     /// Takes the claims out while the agent is held; what else there is goes on.
@@ -291,7 +293,6 @@ impl Room {
                 work.committed();
             }
         }
-        self.health.kept.store(self.kept.len() as u64, Ordering::Relaxed);
     }
 
     /// A piece of work was refused by the data itself: each gets a commit of its own, so that one bad row cannot
@@ -300,8 +301,12 @@ impl Room {
         let mut rest = batch.into_iter();
         while let Some(work) = rest.next() {
             let mut single = vec![work];
+            let begun = Instant::now();
             match self.try_commit(&mut single) {
-                Ok(()) => self.tell(single),
+                Ok(()) => {
+                    self.after_success(begun.elapsed());
+                    self.tell(single);
+                }
                 Err(Failure::OneIsBad) => {
                     for work in single {
                         log::error!(
@@ -359,7 +364,6 @@ impl Room {
             }
         }
         self.trouble = Some((why, pause));
-        self.health.kept.store(self.kept.len() as u64, Ordering::Relaxed);
     }
 
     fn try_commit(&mut self, batch: &mut [Box<dyn Work>]) -> Result<(), Failure> {
@@ -454,5 +458,45 @@ fn describe(error: &rusqlite::Error, path: &std::path::Path) -> String {
         format!("{error}: make room on this file system")
     } else {
         error.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rusqlite::ErrorCode;
+
+    /// An outcome that meets a failing disk first and is refused by the data afterwards.
+    struct Refused(u32);
+
+    impl Work for Refused {
+        fn apply(&mut self, _: &Connection) -> rusqlite::Result<()> {
+            self.0 += 1;
+            let code = if self.0 == 1 { ErrorCode::SystemIoFailure } else { ErrorCode::ConstraintViolation };
+            Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error { code, extended_code: 0 }, None))
+        }
+        fn committed(self: Box<Self>) {
+            unreachable!("it is always refused")
+        }
+        fn failed(self: Box<Self>, _: &str) {}
+        fn must_land(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_kept_outcome_that_is_refused_at_last_does_not_leave_the_writer_in_trouble() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("inbox.db");
+        let connection = super::super::create(&path, Part::Inbox).expect("created");
+        let (checkpointer, _room) =
+            Checkpointer::new(path.clone(), Part::Inbox, Arc::default()).expect("a checkpointer");
+        let (writer, mut room) =
+            Writer::new(path, Part::Inbox, connection, checkpointer, |_, _, _| Ok(()), None);
+        writer.submit(Box::new(Refused(0)));
+        room.step();
+        assert!(writer.is_in_trouble(), "the disk failed and the outcome is owed");
+        room.step();
+        assert!(!writer.is_in_trouble(), "nothing is owed any more: workers must not wait for it");
     }
 }
