@@ -45,6 +45,8 @@ pub const WRITER_RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// Pause between two checkpoints of a busy file: long enough to copy many pages with two syncs.
 pub const CHECKPOINT_PAUSE: Duration = Duration::from_millis(60);
+/// Longest pause before a checkpoint that failed is tried again.
+pub const CHECKPOINT_RETRY_MAX: Duration = Duration::from_secs(30);
 /// Pages in the log above which the writer closes the gap itself.
 pub const WAL_FRAMES_LONG: u64 = 1_000;
 /// Pages in the log that cannot be copied back above which a reader is reported.

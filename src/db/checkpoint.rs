@@ -3,17 +3,21 @@
 //! PASSIVE only, on a connection of its own: RESTART and TRUNCATE would hold the write lock while they wait for a
 //! reader (S6). It never truncates in normal running: a WAL that is overwritten in place syncs twice as fast. When
 //! the log stays long the writer closes the gap by one PASSIVE right after a commit, so that the WAL starts over.
+//!
+//! A checkpoint that fails is tried again until one succeeds, also when nobody commits: a log of which a sync failed may
+//! have a hole that only a power cut shows, and what is copied back and synced no longer needs the log.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rusqlite::Connection;
 
-use super::{DbError, Durability, Part};
-use crate::limits::{CHECKPOINT_PAUSE, WAL_FRAMES_LONG, WAL_FRAMES_PINNED};
+use super::{DbError, Durability, Part, kill};
+use crate::limits::{CHECKPOINT_PAUSE, CHECKPOINT_RETRY_MAX, WAL_FRAMES_LONG, WAL_FRAMES_PINNED};
 
 /// The handle held by whoever commits to the file. Cheap to clone.
 #[derive(Clone)]
@@ -55,7 +59,8 @@ impl Checkpointer {
         let connection = super::open_writer(&path, part, Durability::Full)?;
         let (ring, rung) = crossbeam_channel::bounded::<()>(1);
         let shared = Arc::new(Shared { frozen, ..Shared::default() });
-        let room = CheckpointRoom { path, connection, rung, shared: shared.clone(), pinned: false };
+        let room =
+            CheckpointRoom { path, connection, rung, shared: shared.clone(), pinned: false, trouble: None };
         Ok((Self { ring, shared }, room))
     }
 
@@ -81,11 +86,20 @@ pub struct CheckpointRoom {
     rung: Receiver<()>,
     shared: Arc<Shared>,
     pinned: bool,
+    /// The pause after the last checkpoint, which failed.
+    trouble: Option<Duration>,
 }
 
 impl CheckpointRoom {
     fn run(mut self) {
-        while self.rung.recv().is_ok() {
+        loop {
+            let rung = match self.trouble {
+                None => self.rung.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(pause) => self.rung.recv_timeout(pause),
+            };
+            if rung == Err(RecvTimeoutError::Disconnected) {
+                break;
+            }
             std::thread::sleep(CHECKPOINT_PAUSE);
             self.look();
         }
@@ -94,12 +108,32 @@ impl CheckpointRoom {
         }
     }
 
-    /// One checkpoint. Errors here lose nothing: the WAL stays and the writer meets the same trouble itself.
+    /// One checkpoint. Errors here lose nothing by themselves: the WAL stays.
     pub fn look(&mut self) {
         if self.shared.frozen.load(Ordering::SeqCst) {
+            self.trouble = None;
             return;
         }
-        let Ok((log, copied)) = passive(&self.connection) else { return };
+        let (log, copied) = match passive(&self.connection) {
+            Ok(pages) => pages,
+            Err(error) => {
+                let pause = match self.trouble {
+                    None => {
+                        log::error!(
+                            "{}: its write-ahead log cannot be copied back: {error}; it is tried again",
+                            self.path.display()
+                        );
+                        CHECKPOINT_PAUSE
+                    }
+                    Some(pause) => (pause * 2).min(CHECKPOINT_RETRY_MAX),
+                };
+                self.trouble = Some(pause);
+                return;
+            }
+        };
+        if self.trouble.take().is_some() {
+            log::warn!("{}: its write-ahead log is copied back again", self.path.display());
+        }
         self.shared.frames.store(log, Ordering::Relaxed);
         self.shared.close_gap.store(log > WAL_FRAMES_LONG, Ordering::Relaxed);
         let stuck = log.saturating_sub(copied) > WAL_FRAMES_PINNED;
@@ -114,8 +148,11 @@ impl CheckpointRoom {
     }
 }
 
-/// One PASSIVE checkpoint: (pages in the log, pages copied back).
+/// One PASSIVE checkpoint: (pages in the log, pages copied back). None and none where another one is at work.
 fn passive(connection: &Connection) -> rusqlite::Result<(u64, u64)> {
+    if kill::point("checkpoint").is_err() {
+        return Err(super::other("disk I/O error (by a test)".into()));
+    }
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
         let log: i64 = row.get(1)?;
         let copied: i64 = row.get(2)?;
