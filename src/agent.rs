@@ -4,10 +4,11 @@
 //! rooms, then READY. Stop: along the arrows; the relay stops claiming, workers end what they began, outcomes are
 //! written, confirms are marked, the rest waits again, the files close.
 //!
-//! In the folder: `begin` (before any room), `start`, `stop`, `error`. Here is what a running agent is asked and what
-//! it does by the clock. Never: a decision about a message.
+//! In the folder: `begin` (before any room), `start`, `destinations` (the rooms of each), `stop`, `error`. Here is what
+//! a running agent is asked and what it does by the clock. Never: a decision about a message.
 
 mod begin;
+mod destinations;
 mod error;
 mod start;
 mod stop;

@@ -10,40 +10,35 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::begin::{begin_clock, both_or_none, end_drain};
+use super::destinations::{self, Common, Destinations};
 use super::{Agent, StartError, SweepParts, Telling};
 use crate::adopt;
 use crate::alert::conditions::{self, Conditions};
 use crate::alert::notifier::{self, Notifier};
 use crate::alert::{Alerts, Cause};
+use crate::clock::wall_ms;
 use crate::clock::watch::ClockWatch;
-use crate::clock::{self, wall_ms};
-use crate::config::{DestinationSettings, Reports, Settings, VendorSettings};
+use crate::config::Settings;
 use crate::db::checkpoint::Checkpointer;
 use crate::db::identity::WitnessFiles;
 use crate::db::reserve::Reserve;
 use crate::db::writer::Writer;
 use crate::db::{self, DbError, Durability, Part, pool};
-use crate::gate::Gate;
 use crate::hold::{Hold, Why};
 use crate::limits::{POOL_READERS, STOP_MARGIN};
 use crate::listen;
-use crate::message::Destination;
 use crate::owner::{self, StateDir};
 use crate::policy::Policy;
-use crate::poller::{Account, Poller};
-use crate::rate::Rate;
-use crate::reconcile::{self, Rearmer, Reconciler};
-use crate::relay::{Event, Home, Lane, Relay, RelayParts};
+use crate::reconcile::{self, Rearmer};
+use crate::relay::{Event, Home, Relay, RelayParts};
 use crate::retention::room::{Room, RoomParts};
-use crate::share::{Keys, Places};
+use crate::share::Keys;
 use crate::source::{Served, Sources, SourcesParts};
 use crate::store::{meta, tally};
 use crate::sweeper::{self, Seen};
 use crate::thread::spawn;
-use crate::vendor;
 use crate::ward::Ward;
 use crate::watch::{Watch, WatchFlags};
-use crate::worker::{Shared, Worker};
 
 impl Agent {
     /// Everything up to READY: when this returns, recovery is done and one commit is on the disk.
@@ -127,103 +122,23 @@ impl Agent {
 
         let stop = Arc::new(AtomicBool::new(false));
         let flags = Arc::new(WatchFlags::new()?);
-        let mut lanes = Vec::new();
-        let mut workers = Vec::new();
-        let mut gates = Vec::new();
-        let mut longest_call = Duration::ZERO;
-        let mut settlers = Vec::new();
-        let mut webhooks = Vec::new();
-        let mut endpoints = Vec::new();
         let (go_on, stopped) = crossbeam_channel::bounded(0);
         let (rearm, rearm_heard) = reconcile::bell();
-        for destination in &settings.destinations {
-            let adapter = vendor::build(destination)
-                .map_err(|reason| StartError::Vendor { name: destination.name.clone(), reason })?;
-            longest_call = longest_call.max(destination.timeout);
-            let gate = Arc::new(Gate::new(destination.close_after_unknown));
-            if let Some(known) = known_destinations.iter().find(|known| known.name == destination.name) {
-                gate.restore(&known.standing, clock::mono(), wall_ms());
-            }
-            gates.push((destination.name.clone(), gate.clone()));
-            endpoints.push(listen::Served {
-                name: destination.name.clone(),
-                gate: gate.clone(),
-                vendor: adapter.clone(),
-            });
-            let rate = Arc::new(Rate::new(destination.rate_per_s));
-            match &destination.vendor {
-                VendorSettings::BizPpurio(biz) => match &biz.reports {
-                    Reports::Off => {}
-                    Reports::Webhook(secret) => {
-                        webhooks.push((account(settings, destination), secret.clone()))
-                    }
-                    Reports::Poll(every) => {
-                        let poller = Poller {
-                            account: account(settings, destination),
-                            vendor: adapter.clone(),
-                            every: *every,
-                            rate: rate.clone(),
-                            writer: writer.clone(),
-                            policy: policy.clone(),
-                            alerts: alerts.clone(),
-                            stop: stop.clone(),
-                            stopped: stopped.clone(),
-                            hold: hold.clone(),
-                        };
-                        settlers.push(spawn(thread_name("poll", &destination.name), move || poller.run())?);
-                    }
-                },
-                VendorSettings::Http(http) => {
-                    if let Some(lookup) = &http.lookup {
-                        let reconciler = Reconciler {
-                            destination: Destination::new(&destination.name),
-                            vendor: adapter.clone(),
-                            never_received_after: lookup.never_received_after,
-                            rate: rate.clone(),
-                            gate: gate.clone(),
-                            writer: writer.clone(),
-                            inbox: inbox_pool.clone(),
-                            policy: policy.clone(),
-                            alerts: alerts.clone(),
-                            rearm: rearm.clone(),
-                            stop: stop.clone(),
-                            stopped: stopped.clone(),
-                            hold: hold.clone(),
-                        };
-                        settlers
-                            .push(spawn(thread_name("ask", &destination.name), move || reconciler.run())?);
-                    }
-                }
-            }
-            let (sender, receiver) = crossbeam_channel::bounded(settings.relay.channel);
-            let shared = Arc::new(Shared {
-                vendor: adapter,
-                gate: gate.clone(),
-                rate,
-                owner: owner.clone(),
-                writer: writer.clone(),
-                inbox: inbox_pool.clone(),
-                outbox: outbox_pool.clone(),
-                policy: policy.clone(),
-                alerts: alerts.clone(),
-                stop: stop.clone(),
-                hold: hold.clone(),
-                quick: settings.retry.quick,
-            });
-            for number in 0..destination.threads {
-                let worker = Worker::new(shared.clone(), receiver.clone());
-                workers
-                    .push(spawn(thread_name(&destination.name, &number.to_string()), move || worker.run())?);
-            }
-            lanes.push(Lane {
-                destination: Destination::new(&destination.name),
-                handoff: sender,
-                gate,
-                threads: destination.threads,
-                rate_per_s: destination.rate_per_s,
-                places: Places::new(),
-            });
-        }
+        let Destinations { lanes, workers, gates, mut settlers, webhooks, endpoints, longest_call } =
+            destinations::start(Common {
+                settings,
+                known_destinations: &known_destinations,
+                owner: &owner,
+                writer: &writer,
+                inbox_pool: &inbox_pool,
+                outbox_pool: &outbox_pool,
+                policy: &policy,
+                alerts: &alerts,
+                hold: &hold,
+                rearm: &rearm,
+                stop: &stop,
+                stopped: &stopped,
+            })?;
 
         let (outbox_checkpointer, outbox_checkpoint_thread) =
             checkpointer("ckpt-outbox", &outbox_path, Part::Outbox, &ward)?;
@@ -363,21 +278,6 @@ impl Agent {
     }
 }
 
-/// The destinations that send by this one's account.
-fn account(settings: &Settings, destination: &DestinationSettings) -> Account {
-    let key = |one: &DestinationSettings| match &one.vendor {
-        VendorSettings::BizPpurio(biz) => Some((one.url.clone(), biz.account.clone())),
-        VendorSettings::Http(_) => None,
-    };
-    let others = settings
-        .destinations
-        .iter()
-        .filter(|one| one.name != destination.name && key(one).is_some() && key(one) == key(destination))
-        .map(|one| Destination::new(&one.name))
-        .collect();
-    Account { destination: Destination::new(&destination.name), others }
-}
-
 fn checkpointer(
     name: &'static str,
     path: &Path,
@@ -386,10 +286,4 @@ fn checkpointer(
 ) -> Result<(Checkpointer, JoinHandle<()>), StartError> {
     Checkpointer::start(name, path.to_owned(), part, ward.frozen())
         .map_err(|reason| StartError::Db(DbError::Unusable { path: path.to_owned(), reason }))
-}
-
-/// At most 15 bytes reach the kernel's thread name: the number must survive.
-fn thread_name(first: &str, second: &str) -> String {
-    let short: String = first.chars().take(10).collect();
-    format!("{short}-{second}")
 }
