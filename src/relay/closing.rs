@@ -8,7 +8,6 @@ use rusqlite::Connection;
 
 use super::Relay;
 use super::round::Round;
-use crate::alert::Cause;
 use crate::clock::{Now, ms};
 use crate::db;
 use crate::lifecycle::InboxState;
@@ -26,6 +25,25 @@ impl Relay {
         let reader = self.parts.inbox.get().map_err(|error| db::other(error.to_string()))?;
         let known = inbox::look(&reader, message_id, &self.parts.owner, "")?;
         Ok(known.map(|known| known.status))
+    }
+
+    /// Whether the inbox decides about a claimed row, by what it knows. One whose end it knows is PUBLISHED, since only
+    /// its mark was lost; one that is being sent is left, and its lease brings it back. A rule has the rest.
+    fn inbox_decides(
+        &self,
+        tx: &Connection,
+        row: i64,
+        known: Option<InboxState>,
+        now_ms: i64,
+    ) -> rusqlite::Result<bool> {
+        match known {
+            None => return Ok(false),
+            Some(InboxState::Sending) => {}
+            Some(_) => {
+                outbox::publish(tx, row, &self.parts.owner, now_ms)?;
+            }
+        }
+        Ok(true)
     }
 
     /// Whether the inbox knows the end of this row's message.
@@ -52,17 +70,12 @@ impl Relay {
             if !outbox::claim_one(tx, row.id, &self.parts.owner, now_ms, now_ms)? {
                 continue;
             }
-            if known.is_some() {
-                outbox::publish(tx, row.id, &self.parts.owner, now_ms)?;
+            if self.inbox_decides(tx, row.id, known, now_ms)? {
                 continue;
             }
             let reason = deadline_reason(row.expires_at_ms);
             outbox::expire(tx, row.id, &self.parts.owner, &reason, now_ms)?;
-            round.alerts.push((
-                Cause::Expired,
-                row.destination.to_string(),
-                format!("{} expired: {reason}", row.message_id),
-            ));
+            round.expired(row.destination.to_string(), row.message_id.as_str(), &reason);
         }
         Ok(())
     }
@@ -115,17 +128,10 @@ impl Relay {
                     );
                     let message_id = &claimed.message.message_id;
                     let known = self.inbox_knows(message_id)?;
-                    if known == Some(InboxState::Sending) {
-                        continue; // its lease brings it back
-                    }
-                    if known.is_some() {
-                        outbox::publish(tx, claimed.id, &self.parts.owner, now_ms)?;
-                    } else if outbox::park(tx, claimed.id, &self.parts.owner, &reason, now_ms)? {
-                        round.alerts.push((
-                            Cause::Parked,
-                            destination.lossy().into_owned(),
-                            format!("{message_id} parked: {reason}"),
-                        ));
+                    if !self.inbox_decides(tx, claimed.id, known, now_ms)?
+                        && outbox::park(tx, claimed.id, &self.parts.owner, &reason, now_ms)?
+                    {
+                        round.parked(destination.lossy().into_owned(), message_id.as_str(), &reason);
                     }
                 }
             }
@@ -149,10 +155,10 @@ impl Relay {
         {
             return Ok(());
         }
-        if known.is_some() {
-            outbox::publish(tx, id, &self.parts.owner, now_ms)?;
-        } else if outbox::park(tx, id, &self.parts.owner, reason, now_ms)? {
-            round.alerts.push((Cause::Parked, destination, format!("{message_id} parked: {reason}")));
+        if !self.inbox_decides(tx, id, known, now_ms)?
+            && outbox::park(tx, id, &self.parts.owner, reason, now_ms)?
+        {
+            round.parked(destination, &message_id, reason);
         }
         Ok(())
     }
@@ -169,17 +175,10 @@ impl Relay {
         let reason = format!("UNREADABLE: not text in UTF-8, or of the wrong type: {}", broken.join(", "));
         let known =
             if broken.contains(&"message_id") { None } else { self.inbox_knows(&message.message_id)? };
-        if known == Some(InboxState::Sending) {
-            return Ok(()); // its lease brings it back
-        }
-        if known.is_some() {
-            outbox::publish(tx, *id, &self.parts.owner, now_ms)?;
-        } else if outbox::park(tx, *id, &self.parts.owner, &reason, now_ms)? {
-            round.alerts.push((
-                Cause::Parked,
-                message.destination.to_string(),
-                format!("row {id} parked: {reason}"),
-            ));
+        if !self.inbox_decides(tx, *id, known, now_ms)?
+            && outbox::park(tx, *id, &self.parts.owner, &reason, now_ms)?
+        {
+            round.parked(message.destination.to_string(), &format!("row {id}"), &reason);
         }
         Ok(())
     }

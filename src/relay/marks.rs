@@ -14,6 +14,15 @@ use crate::message::NotSentKind;
 use crate::retry::{self, Next};
 use crate::store::outbox::{self, Facts};
 
+/// How a try failed for certain, each with a budget and pauses of its own.
+#[derive(Clone, Copy)]
+enum Failed {
+    /// Refused at the door.
+    Refused,
+    /// A bug or a panic before its claim.
+    Handoff,
+}
+
 impl Relay {
     /// Marks one confirmed row. Zero rows moved means its claim was no longer ours: nothing to do.
     pub(super) fn mark(
@@ -58,33 +67,14 @@ impl Relay {
                 outbox::postpone(tx, row, owner, &later(Some(*until_ms), true, reason), now_ms)?;
             }
             Answer::NotSent { kind: NotSentKind::Refused, reason } => {
-                self.after_refusal(tx, row, reason, now_ms, round)?
+                self.try_again(tx, row, Failed::Refused, reason, now_ms, round)?
             }
             // About the destination, not the message: no attempt is used, its place in the order stays.
             Answer::NotSent { reason, .. } => {
                 outbox::postpone(tx, row, owner, &later(None, true, reason), now_ms)?;
             }
             Answer::HandoffFailed(reason) => {
-                let Some(Facts { attempts, destination, message_id: id, reason: before }) =
-                    outbox::facts(tx, row)?
-                else {
-                    return Ok(());
-                };
-                let same = before.as_deref() == Some(reason.as_str());
-                match retry::after_failed_handoff(&self.parts.retry, attempts, same) {
-                    Next::After(pause) => {
-                        let due_ms = now_ms.saturating_add(ms(pause));
-                        outbox::postpone(tx, row, owner, &later(Some(due_ms), false, reason), now_ms)?;
-                    }
-                    Next::Park => self.park_after(tx, row, reason, now_ms, round)?,
-                }
-                if attempts == self.parts.retry.alert_at_attempt {
-                    round.alerts.push((
-                        Cause::ManyAttempts,
-                        destination,
-                        format!("{id} could not be handed over {attempts} times: {reason}"),
-                    ));
-                }
+                self.try_again(tx, row, Failed::Handoff, reason, now_ms, round)?
             }
             Answer::Skip(reason) => {
                 outbox::skip(tx, row, owner, reason, now_ms)?;
@@ -93,32 +83,43 @@ impl Relay {
                 if outbox::expire(tx, row, owner, reason, now_ms)?
                     && let Some(Facts { destination, message_id: id, .. }) = outbox::facts(tx, row)?
                 {
-                    round.alerts.push((Cause::Expired, destination, format!("{id} expired: {reason}")));
+                    round.expired(destination, &id, reason);
                 }
             }
             Answer::Park(reason) => {
                 if outbox::park(tx, row, owner, reason, now_ms)?
                     && let Some(Facts { destination, message_id: id, .. }) = outbox::facts(tx, row)?
                 {
-                    round.alerts.push((Cause::Parked, destination, format!("{id} parked: {reason}")));
+                    round.parked(destination, &id, reason);
                 }
             }
         }
         Ok(())
     }
 
-    fn after_refusal(
+    /// A try that failed: again after a pause, or parked, since its budget is used up and a person decides.
+    fn try_again(
         &self,
         tx: &Connection,
         row: i64,
+        failed: Failed,
         reason: &str,
         now_ms: i64,
         round: &mut Round,
     ) -> rusqlite::Result<()> {
-        let Some(Facts { attempts, destination, message_id: id, .. }) = outbox::facts(tx, row)? else {
+        let Some(Facts { attempts, destination, message_id, reason: before }) = outbox::facts(tx, row)?
+        else {
             return Ok(()); // deleted by hand: the attempt log still has it
         };
-        match retry::after_refusal(&self.parts.retry, attempts) {
+        let settings = &self.parts.retry;
+        let (next, what) = match failed {
+            Failed::Refused => (retry::after_refusal(settings, attempts), "was refused"),
+            Failed::Handoff => {
+                let same = before.as_deref() == Some(reason);
+                (retry::after_failed_handoff(settings, attempts, same), "could not be handed over")
+            }
+        };
+        match next {
             Next::After(pause) => {
                 let how = outbox::Postpone {
                     not_before_ms: Some(now_ms.saturating_add(ms(pause))),
@@ -127,33 +128,19 @@ impl Relay {
                 };
                 outbox::postpone(tx, row, &self.parts.owner, &how, now_ms)?;
             }
-            Next::Park => self.park_after(tx, row, reason, now_ms, round)?,
+            Next::Park => {
+                let text = format!("{reason} ({attempts} attempts)");
+                if outbox::park(tx, row, &self.parts.owner, &text, now_ms)? {
+                    round.parked(destination.clone(), &message_id, &text);
+                }
+            }
         }
-        if attempts == self.parts.retry.alert_at_attempt {
+        if attempts == settings.alert_at_attempt {
             round.alerts.push((
                 Cause::ManyAttempts,
                 destination,
-                format!("{id} was refused {attempts} times: {reason}"),
+                format!("{message_id} {what} {attempts} times: {reason}"),
             ));
-        }
-        Ok(())
-    }
-
-    /// A budget is used up: a person decides.
-    fn park_after(
-        &self,
-        tx: &Connection,
-        row: i64,
-        reason: &str,
-        now_ms: i64,
-        round: &mut Round,
-    ) -> rusqlite::Result<()> {
-        let Some(Facts { attempts, destination, message_id, .. }) = outbox::facts(tx, row)? else {
-            return Ok(());
-        };
-        let text = format!("{reason} ({attempts} attempts)");
-        if outbox::park(tx, row, &self.parts.owner, &text, now_ms)? {
-            round.alerts.push((Cause::Parked, destination, format!("{message_id} parked: {text}")));
         }
         Ok(())
     }

@@ -22,6 +22,18 @@ pub(super) struct Round {
     pub(super) alerts: Vec<(Cause, String, String)>,
 }
 
+impl Round {
+    /// To be told once this round is committed.
+    pub(super) fn parked(&mut self, destination: String, what: &str, reason: &str) {
+        self.alerts.push((Cause::Parked, destination, format!("{what} parked: {reason}")));
+    }
+
+    /// To be told once this round is committed.
+    pub(super) fn expired(&mut self, destination: String, what: &str, reason: &str) {
+        self.alerts.push((Cause::Expired, destination, format!("{what} expired: {reason}")));
+    }
+}
+
 impl Relay {
     /// One commit: marks first, then what the relay closes itself, then new claims. True if there was anything to do.
     pub(super) fn round(&mut self) -> bool {
