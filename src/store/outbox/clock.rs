@@ -4,9 +4,15 @@
 
 use rusqlite::{Connection, Row, params};
 
+use super::marks::leave;
 use super::{RawText, next_destination};
 use crate::clock::trust::Dates;
 use crate::message::OwnerId;
+
+const HOLD: &str =
+    "UPDATE outbox SET status = 'PENDING', blocked = 2, reason = ?3, claimed_by = NULL, claimed_until_ms = NULL,
+                    attempts = max(0, attempts - 1), updated_at_ms = ?4
+              WHERE id = ?1 AND status = 'PUBLISHING' AND claimed_by = ?2";
 
 /// PUBLISHING -> PENDING, out of the claim's sight until [`go_on`]: the clock cannot be believed now. None of its
 /// times is touched.
@@ -17,14 +23,7 @@ pub fn hold_for_clock(
     reason: &str,
     now_ms: i64,
 ) -> rusqlite::Result<bool> {
-    let moved = connection
-        .prepare_cached(
-            "UPDATE outbox SET status = 'PENDING', blocked = 2, reason = ?3, claimed_by = NULL, claimed_until_ms = NULL,
-                    attempts = max(0, attempts - 1), updated_at_ms = ?4
-              WHERE id = ?1 AND status = 'PUBLISHING' AND claimed_by = ?2",
-        )?
-        .execute(params![id, owner, reason, now_ms])?;
-    Ok(moved == 1)
+    leave(connection, HOLD, id, owner, reason, now_ms)
 }
 
 /// What was held because of the clock goes on. Returns how many.

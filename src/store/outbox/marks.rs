@@ -67,6 +67,10 @@ pub fn move_day(
     Ok(moved == 1)
 }
 
+const PARK: &str =
+    "UPDATE outbox SET status = 'PARKED', reason = ?3, claimed_by = NULL, claimed_until_ms = NULL, updated_at_ms = ?4
+              WHERE id = ?1 AND status = 'PUBLISHING' AND claimed_by = ?2";
+
 /// PUBLISHING -> PARKED: waits for a person.
 pub fn park(
     connection: &Connection,
@@ -75,14 +79,18 @@ pub fn park(
     reason: &str,
     now_ms: i64,
 ) -> rusqlite::Result<bool> {
-    let moved = connection
-        .prepare_cached(
-            "UPDATE outbox SET status = 'PARKED', reason = ?3, claimed_by = NULL, claimed_until_ms = NULL, updated_at_ms = ?4
-              WHERE id = ?1 AND status = 'PUBLISHING' AND claimed_by = ?2",
-        )?
-        .execute(params![id, owner, reason, now_ms])?;
-    Ok(moved == 1)
+    leave(connection, PARK, id, owner, reason, now_ms)
 }
+
+/// Both ends by rule are one statement; the state is a part of its text, as everywhere.
+macro_rules! close_as {
+    ($state:literal) => {
+        concat!("UPDATE outbox SET status = '", $state, "', reason = ?3, claimed_by = NULL, claimed_until_ms = NULL,
+            updated_at_ms = ?4, closed_at_ms = ?4 WHERE id = ?1 AND status = 'PUBLISHING' AND claimed_by = ?2")
+    };
+}
+const SKIP: &str = close_as!("SKIPPED");
+const EXPIRE: &str = close_as!("EXPIRED");
 
 /// PUBLISHING -> SKIPPED: policy says never.
 pub fn skip(
@@ -92,8 +100,7 @@ pub fn skip(
     reason: &str,
     now_ms: i64,
 ) -> rusqlite::Result<bool> {
-    close(connection, "UPDATE outbox SET status = 'SKIPPED', reason = ?3, claimed_by = NULL, claimed_until_ms = NULL,
-            updated_at_ms = ?4, closed_at_ms = ?4 WHERE id = ?1 AND status = 'PUBLISHING' AND claimed_by = ?2", id, owner, reason, now_ms)
+    leave(connection, SKIP, id, owner, reason, now_ms)
 }
 
 /// PUBLISHING -> EXPIRED.
@@ -104,11 +111,11 @@ pub fn expire(
     reason: &str,
     now_ms: i64,
 ) -> rusqlite::Result<bool> {
-    close(connection, "UPDATE outbox SET status = 'EXPIRED', reason = ?3, claimed_by = NULL, claimed_until_ms = NULL,
-            updated_at_ms = ?4, closed_at_ms = ?4 WHERE id = ?1 AND status = 'PUBLISHING' AND claimed_by = ?2", id, owner, reason, now_ms)
+    leave(connection, EXPIRE, id, owner, reason, now_ms)
 }
 
-fn close(
+/// One claimed row leaves PUBLISHING by a statement whose parameters are row, owner, reason and time.
+pub(super) fn leave(
     connection: &Connection,
     statement: &str,
     id: i64,
