@@ -1,20 +1,19 @@
 //! `show`: everything about one message: its states with times, each call, why it waits and until when.
+//!
+//! The facts are read in `facts` and told by `people` or `json`; `now` is the sentence on what happens next, for the
+//! local API too. Never: writes.
 
+mod facts;
 mod json;
 mod now;
-
-use rusqlite::{OptionalExtension, params};
-use serde_json::json;
+mod people;
 
 use self::json::as_json;
 pub(crate) use self::now::now;
-use self::now::{as_message, now_text};
+use self::people::for_people;
 use super::settings_file::SettingsFile;
-use super::views::{self, Views};
-use super::{Failure, Outcome, filter, output, settling, through_agent};
-use crate::config::Settings;
+use super::{Failure, Outcome, through_agent};
 use crate::exit;
-use crate::vendor::fitness::Fitness;
 
 /// Arguments of `show`.
 #[derive(clap::Args)]
@@ -40,18 +39,9 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
             Err(why) => eprintln!("the vendor's side is not shown: {why}"),
         }
     }
-    let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());
-    let found = views
-        .outbox
-        .query_row(
-            &format!("SELECT {}, payload, ordering_key, claimed_by, claimed_until_ms, traceparent, wiped_at_ms FROM outbox WHERE message_id = ?1 OR dedup_key = ?1 ORDER BY message_id = ?1 DESC LIMIT 1", views::COLUMNS),
-            [&args.id],
-            |row| Ok((views::line(row)?, row.get::<_, String>(17)?, row.get::<_, Option<String>>(18)?, row.get::<_, Option<String>>(19)?, row.get::<_, Option<i64>>(20)?, row.get::<_, Option<String>>(21)?, row.get::<_, Option<i64>>(22)?)),
-        )
-        .optional()
-        .map_err(io)?;
-    let Some((line, payload, ordering_key, claimed_by, claimed_until_ms, traceparent, wiped_at_ms)) = found
-    else {
+    let found =
+        facts::find(&views.outbox, &args.id).map_err(|error| Failure::new(exit::IO, error.to_string()))?;
+    let Some(found) = found else {
         let hint = if file.source.is_none() {
             " in outbox.db (for an application's file: --source NAME)"
         } else {
@@ -63,202 +53,8 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         ));
     };
     if args.json {
-        let text = payload.clone();
-        let facts = json!({
-            "ordering_key": ordering_key, "claimed_by": claimed_by, "claimed_until_ms": claimed_until_ms,
-            "traceparent": traceparent, "wiped_at_ms": wiped_at_ms, "payload_bytes": payload.len(), "payload": args.reveal.then_some(payload),
-        });
-        let message = as_message(&line, &text);
-        return as_json(&views, &settings, &message, line, facts, args.reveal);
+        as_json(&views, &settings, found, args.reveal)
+    } else {
+        for_people(&views, &settings, &found, args.reveal)
     }
-    let zone = &settings.agent.timezone;
-    let at = |ms: i64| output::local_time(ms, zone);
-    let mut out = String::new();
-    let mut say = |name: &str, value: String| out.push_str(&format!("{name:<13}{}\n", output::plain(&value)));
-    say("message", line.message_id.clone());
-    say("key", line.dedup_key.clone());
-    say("kind", format!("{} ({}), priority {}", line.kind, line.class, line.priority));
-    say(
-        "destination",
-        if line.destination.is_empty() {
-            "(by route, not yet chosen)".into()
-        } else {
-            line.destination.clone()
-        },
-    );
-    let message = as_message(&line, &payload);
-    match wiped_at_ms {
-        Some(wiped) => say("wiped", format!("number and text went by retention on {}", at(wiped))),
-        None => {
-            say("to", if args.reveal { line.recipient.clone() } else { output::masked(&line.recipient) });
-            let size = format!("{} bytes (--reveal shows it)", payload.len());
-            say("payload", if args.reveal { payload.clone() } else { size });
-            match Fitness::new(&settings).map(|fitness| fitness.check(&message)) {
-                Ok(Ok(fit)) => {
-                    for size in &fit.sizes {
-                        say("size", size.to_string());
-                    }
-                }
-                Ok(Err(unfit)) if line.closed_at_ms.is_none() => say("unfit", unfit.reason),
-                _ => {} // closed already, or a template that `check` will complain about
-            }
-        }
-    }
-    if let Some(key) = &ordering_key {
-        say("order lane", key.clone());
-    }
-    if let Some(trace) = &traceparent {
-        say("traceparent", trace.clone());
-    }
-    if line.closed_at_ms.is_none()
-        && let Some(held) = views.held()
-    {
-        say("HELD", format!("nothing is sent: {held}"));
-    }
-    say("created", at(line.created_at_ms));
-    if line.status != "PARKED" {
-        say("due", at(line.not_before_ms));
-    }
-    if let Some(deadline) = line.expires_at_ms {
-        say("deadline", at(deadline));
-    }
-    say(
-        "outbox",
-        format!(
-            "{} since {}, {}{}",
-            filter::said(&line.status),
-            at(line.closed_at_ms.unwrap_or(line.updated_at_ms)),
-            output::count(line.attempts, "attempt", "attempts"),
-            line.reason.as_deref().map(|reason| format!(", {reason}")).unwrap_or_default()
-        ),
-    );
-    if let (Some(owner), Some(until)) = (&claimed_by, claimed_until_ms) {
-        say("claimed by", format!("{owner} until {}", at(until)));
-    }
-    let fate = match &views.inbox {
-        Some(inbox) => views::fate(inbox, &line.destination, &line.message_id).map_err(io)?,
-        None => None,
-    };
-    match &fate {
-        Some(fate) => say(
-            "vendor",
-            format!(
-                "{} since {}{}{}{}{}{}",
-                fate.status,
-                at(fate.finished_at_ms.unwrap_or(fate.claimed_at_ms)),
-                fate.vendor_code.as_deref().map(|code| format!(", code {code}")).unwrap_or_default(),
-                fate.vendor_ref
-                    .as_deref()
-                    .map(|reference| format!(", their id {reference}"))
-                    .unwrap_or_default(),
-                fate.reason.as_deref().map(|reason| format!(", {reason}")).unwrap_or_default(),
-                fate.delivery
-                    .as_deref()
-                    .map(|delivery| format!(
-                        ", {delivery} ({})",
-                        fate.delivery_code.as_deref().unwrap_or("-")
-                    ))
-                    .unwrap_or_default(),
-                fate.settled_by
-                    .as_deref()
-                    .filter(|by| *by != "worker")
-                    .map(|by| format!(" (settled by {by})"))
-                    .unwrap_or_default(),
-            ),
-        ),
-        None => say("vendor", not_there(&views, &settings, &line.message_id).map_err(io)?),
-    }
-    say(
-        "now",
-        now_text(&line, &message, &views, &settings, fate.as_ref().map(|fate| fate.status.as_str()))
-            .map_err(io)?,
-    );
-    if let Some(inbox) = &views.inbox {
-        let calls: Vec<Vec<String>> = inbox
-            .prepare("SELECT started_at_ms, outcome, http_status, vendor_code, waiting_us, connecting_us, answering_us, reason FROM attempt WHERE message_id = ?1 ORDER BY id")
-            .map_err(io)?
-            .query_map(params![line.message_id], |row| {
-                let ms = |us: i64| format!("{:.1}", us as f64 / 1000.0);
-                Ok(vec![
-                    at(row.get(0)?),
-                    row.get(1)?,
-                    row.get::<_, Option<i64>>(2)?.map_or("-".into(), |status| status.to_string()),
-                    row.get::<_, Option<String>>(3)?.unwrap_or_else(|| "-".into()),
-                    ms(row.get(4)?),
-                    ms(row.get(5)?),
-                    ms(row.get(6)?),
-                    row.get::<_, Option<String>>(7)?.unwrap_or_default(),
-                ])
-            })
-            .map_err(io)?
-            .collect::<rusqlite::Result<_>>()
-            .map_err(io)?;
-        if !calls.is_empty() {
-            let mut rows = vec![
-                ["CALL", "OUTCOME", "HTTP", "CODE", "WAITED ms", "CONNECT ms", "ANSWER ms", "WHY"]
-                    .map(str::to_owned)
-                    .to_vec(),
-            ];
-            rows.extend(calls);
-            out.push('\n');
-            out.push_str(&output::table(&rows));
-        }
-        out.push_str(&settling::story(inbox, &line, fate.as_ref(), zone).map_err(io)?);
-    }
-    let deeds: Vec<Vec<String>> = deeds(&views.outbox, &line.message_id)
-        .map_err(io)?
-        .into_iter()
-        .map(|deed| vec![at(deed.at_ms), deed.verb, deed.who, deed.before, deed.after, deed.note])
-        .collect();
-    if !deeds.is_empty() {
-        let mut rows = vec![["DONE", "VERB", "WHO", "BEFORE", "AFTER", "NOTE"].map(str::to_owned).to_vec()];
-        rows.extend(deeds);
-        out.push('\n');
-        out.push_str(&output::table(&rows));
-    }
-    output::print(&out)
-}
-
-/// Why the inbox has no row of it.
-fn not_there(views: &Views, settings: &Settings, message_id: &str) -> rusqlite::Result<String> {
-    let Some(inbox) = &views.inbox else {
-        return Ok(format!("not shown: {}", super::permission::inbox(settings)));
-    };
-    let calls: i64 =
-        inbox.query_row("SELECT count(*) FROM attempt WHERE message_id = ?1", [message_id], |row| {
-            row.get(0)
-        })?;
-    Ok(match calls {
-        0 => "not called yet".into(),
-        calls => format!("not sent ({}, certainly without effect)", output::count(calls, "call", "calls")),
-    })
-}
-
-/// A line of the outbox's audit.
-#[derive(serde::Serialize)]
-struct Deed {
-    at_ms: i64,
-    verb: String,
-    who: String,
-    before: String,
-    after: String,
-    note: String,
-}
-
-fn deeds(outbox: &rusqlite::Connection, message_id: &str) -> rusqlite::Result<Vec<Deed>> {
-    outbox
-        .prepare(
-            "SELECT at_ms, verb, who, state_before, state_after, note FROM audit WHERE target = ?1 ORDER BY id",
-        )?
-        .query_map([message_id], |row| {
-            Ok(Deed {
-                at_ms: row.get(0)?,
-                verb: row.get(1)?,
-                who: row.get(2)?,
-                before: row.get(3)?,
-                after: row.get(4)?,
-                note: row.get(5)?,
-            })
-        })?
-        .collect()
 }

@@ -80,11 +80,6 @@ fn waits(
         2 => return Ok(format!("waits until the clock is right{because}")),
         _ => {}
     }
-    let stands = dest::collect(views, settings)?;
-    let of = stands.iter().find(|one| one["destination"] == *line.destination);
-    if let Some(why) = of.and_then(|one| dest::why(one, settings)) {
-        return Ok(format!("waits for its destination {}, {why}", line.destination));
-    }
     let (own, foreign) = consent::keys(message);
     let opt_outs = suppress::find(&views.outbox, &own, foreign.as_deref())?;
     if let Some(reason) = consent::judge(message, &opt_outs) {
