@@ -3,30 +3,28 @@
 //! Each chunk of lines is one synced transaction. A bad line is named with its field and does not keep the others
 //! from being stored; the same event again is harmless; the same key with other content is said aloud.
 
-use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+mod door;
+mod lines;
+
+use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use rusqlite::Connection;
 
+pub use self::door::Door;
+pub use self::lines::from_lines;
+pub(crate) use self::lines::parse;
 use super::settings_file::SettingsFile;
 use super::{Failure, Outcome, filter, moment};
-use crate::clock::trust::HORIZON_MS;
 use crate::clock::wall_ms;
 use crate::config::Settings;
 use crate::db::reserve;
 use crate::db::{self, Durability, Part};
 use crate::exit;
 use crate::limits::INTAKE_FREE_MIN;
-use crate::message::{Class, Destination, Message, MessageId};
+use crate::message::Class;
 use crate::owner::StateDir;
 use crate::store::outbox::{self, NewMessage, Put};
-use crate::vendor::fitness::Fitness;
-
-/// 2001-09-09 in milliseconds; what is below was meant in seconds.
-const SECONDS_MAX: i64 = 1_000_000_000_000;
-/// Lines in one commit.
-const CHUNK: usize = 500;
 
 /// Arguments of `enqueue`.
 #[derive(clap::Args)]
@@ -79,43 +77,6 @@ pub struct Args {
     /// Print nothing but problems
     #[arg(long, short)]
     quiet: bool,
-}
-
-/// A line as producers write it: the columns of the outbox; `payload` is any JSON value.
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Line {
-    dedup_key: String,
-    kind: String,
-    #[serde(default)]
-    class: Option<String>,
-    #[serde(default)]
-    destination: Option<String>,
-    recipient: String,
-    payload: Box<serde_json::value::RawValue>,
-    #[serde(default)]
-    ordering_key: Option<String>,
-    #[serde(default)]
-    priority: Option<u8>,
-    #[serde(default)]
-    not_before_ms: Option<i64>,
-    #[serde(default)]
-    expires_at_ms: Option<i64>,
-    #[serde(default)]
-    traceparent: Option<String>,
-}
-
-/// What became of the lines.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Counts {
-    /// New rows.
-    pub new: usize,
-    /// The same event again.
-    pub same: usize,
-    /// The same key with other content: in quarantine.
-    pub conflict: usize,
-    /// Not stored: bad data.
-    pub bad: usize,
 }
 
 /// Runs the command.
@@ -206,83 +167,6 @@ pub fn open(settings: &Settings) -> Result<Connection, Failure> {
     Ok(connection)
 }
 
-/// Reads, checks and stores JSON lines. Bad lines are reported and counted.
-pub fn from_lines(
-    connection: &mut Connection,
-    door: &Door<'_>,
-    mut input: impl BufRead,
-    length: Option<u64>,
-    say: &mut dyn FnMut(String),
-) -> Result<Counts, Failure> {
-    let bar = match length {
-        Some(length) if std::io::stderr().is_terminal() => {
-            let style = ProgressStyle::with_template("{bar:40} {percent}%  {bytes}/{total_bytes}  {per_sec}")
-                .unwrap_or_else(|_| ProgressStyle::default_bar());
-            ProgressBar::new(length).with_style(style)
-        }
-        _ => ProgressBar::hidden(),
-    };
-    let mut counts = Counts::default();
-    let mut number = 0usize;
-    let mut text = Vec::new();
-    loop {
-        let mut chunk = Vec::new();
-        let mut numbers = Vec::new();
-        let mut ended = false;
-        while chunk.len() < CHUNK {
-            text.clear();
-            let read = input
-                .read_until(b'\n', &mut text)
-                .map_err(|error| Failure::new(exit::IO, format!("line {}: {error}", number + 1)))?;
-            if read == 0 {
-                ended = true;
-                break;
-            }
-            number += 1;
-            bar.inc(read as u64);
-            if number == 1 && text.starts_with(b"\xef\xbb\xbf") {
-                text.drain(..3); // the byte order mark of other systems' editors
-            }
-            if text.iter().all(u8::is_ascii_whitespace) {
-                continue;
-            }
-            match parse(&text).and_then(|message| door.check(message)) {
-                Ok((message, remarks)) => {
-                    for remark in remarks {
-                        bar.suspend(|| eprintln!("line {number}: payload: {remark}"));
-                    }
-                    chunk.push(message);
-                    numbers.push(number);
-                }
-                Err(problem) => {
-                    counts.bad += 1;
-                    bar.suspend(|| eprintln!("line {number}: {problem}"));
-                }
-            }
-        }
-        for (put, number) in put_all(connection, &chunk)?.into_iter().zip(&numbers) {
-            match put {
-                Put::New(id) => {
-                    counts.new += 1;
-                    say(id.to_string());
-                }
-                Put::Same(id) => {
-                    counts.same += 1;
-                    say(id.to_string());
-                }
-                Put::Conflict(id) => {
-                    counts.conflict += 1;
-                    bar.suspend(|| eprintln!("line {number}: {}", conflict_text("dedup_key", &id)));
-                }
-            }
-        }
-        if ended {
-            bar.finish_and_clear();
-            return Ok(counts);
-        }
-    }
-}
-
 fn conflict_text(field: &str, id: &crate::message::MessageId) -> String {
     format!(
         "{field}: this key is known with other content; the first message {id} stands, this one is kept in quarantine and not sent"
@@ -303,136 +187,6 @@ pub(crate) fn put_all(connection: &mut Connection, messages: &[NewMessage]) -> R
         let code = if db::is_busy(&error) || db::is_full(&error) { exit::TRY_AGAIN } else { exit::IO };
         Failure::new(code, format!("the outbox did not take it: {error}; nothing of this part is stored for sure, run the same command again (repeating is harmless)"))
     })
-}
-
-pub(crate) fn parse(text: &[u8]) -> Result<NewMessage, String> {
-    // serde_json's words quote at most a field's name, never a value of ours, except "invalid type": cut those.
-    let line: Line = serde_json::from_slice(text).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data => {
-            format!("column {}: {}", error.column(), data_problem(&error.to_string()))
-        }
-        _ => format!("column {}: not valid JSON", error.column()),
-    })?;
-    let class = line.class.as_deref().unwrap_or("TRANSACTIONAL");
-    Ok(NewMessage {
-        dedup_key: line.dedup_key,
-        kind: line.kind,
-        class: Class::parse(class).ok_or("class: TRANSACTIONAL or ADVERTISING was expected")?,
-        destination: line.destination.unwrap_or_default(),
-        recipient: line.recipient,
-        payload: line.payload.get().to_owned(),
-        ordering_key: line.ordering_key,
-        priority: line.priority.unwrap_or(5),
-        not_before_ms: line.not_before_ms,
-        expires_at_ms: line.expires_at_ms,
-        traceparent: line.traceparent,
-    })
-}
-
-fn data_problem(text: &str) -> String {
-    let text = text.split(" at line ").next().unwrap_or(text);
-    if text.starts_with("invalid") {
-        match text.rsplit_once("expected ") {
-            Some((_, expected)) => format!("a field has the wrong type, {} was expected", in_words(expected)),
-            None => "a field has the wrong type".into(),
-        }
-    } else {
-        text.to_owned()
-    }
-}
-
-/// What is looked at before a message is stored.
-pub struct Door<'a> {
-    settings: &'a Settings,
-    /// `None`: as a producer who writes SQL, whose unfit messages are parked by the worker.
-    fitness: Option<Fitness>,
-}
-
-impl<'a> Door<'a> {
-    /// Lengths, ranges, and what the destination's adapter says of sizes and numbers.
-    pub fn new(settings: &'a Settings) -> Result<Self, Failure> {
-        let fitness = Fitness::new(settings).map_err(|reason| Failure::new(exit::SETTINGS, reason))?;
-        Ok(Self { settings, fitness: Some(fitness) })
-    }
-
-    /// Lengths and ranges alone.
-    pub fn lengths_only(settings: &'a Settings) -> Self {
-        Self { settings, fitness: None }
-    }
-
-    /// The message as it is to be stored, and remarks for whoever wrote it; or the field that is wrong.
-    pub(crate) fn check(&self, message: NewMessage) -> Result<(NewMessage, Vec<String>), String> {
-        let mut message = fit(message, self.settings)?;
-        let Some(fitness) = &self.fitness else { return Ok((message, Vec::new())) };
-        times(&message, wall_ms())?;
-        moment::plausible(message.not_before_ms, message.expires_at_ms)?;
-        let fit = fitness.check(&as_sent(&message)).map_err(|unfit| {
-            let field = ["recipient: ", "payload"].iter().any(|field| unfit.reason.starts_with(field));
-            if field { unfit.reason } else { format!("payload: {}", unfit.reason) }
-        })?;
-        let flagged =
-            fit.sizes.iter().filter(|size| size.outside_ksx1001 > 0).map(ToString::to_string).collect();
-        if let Some(recipient) = fit.recipient {
-            message.recipient = recipient;
-        }
-        Ok((message, flagged))
-    }
-}
-
-/// Seconds or microseconds in a millisecond field, and times that nobody means.
-fn times(message: &NewMessage, now_ms: i64) -> Result<(), String> {
-    for (field, value) in [("not_before_ms", message.not_before_ms), ("expires_at_ms", message.expires_at_ms)]
-    {
-        let Some(value) = value else { continue };
-        if value < SECONDS_MAX {
-            return Err(format!("{field}: is before 2001; it takes milliseconds, not seconds"));
-        }
-        if field == "not_before_ms" && value > now_ms.saturating_add(HORIZON_MS) {
-            return Err(format!("{field}: is more than {} days ahead", HORIZON_MS / 86_400_000));
-        }
-    }
-    Ok(())
-}
-
-/// The message as its destination will see it; the id is one of the same length, made when the row is.
-fn as_sent(message: &NewMessage) -> Message {
-    Message {
-        message_id: MessageId::new("ow-000000000000000000000000000"),
-        dedup_key: message.dedup_key.clone(),
-        kind: message.kind.clone(),
-        class: message.class,
-        destination: Destination::new(&message.destination),
-        recipient: message.recipient.clone(),
-        payload: message.payload.clone(),
-        ordering_key: message.ordering_key.clone(),
-        priority: message.priority,
-        not_before_ms: message.not_before_ms.unwrap_or(0),
-        expires_at_ms: message.expires_at_ms,
-        created_at_ms: 0,
-        traceparent: message.traceparent.clone(),
-    }
-}
-
-/// What serde calls a type, for people who write JSON.
-fn in_words(expected: &str) -> &str {
-    match expected {
-        "a string" => "a text",
-        "u8" => "a number from 0 to 9",
-        "i64" => "a whole number",
-        other if other.starts_with("struct ") => "an object with the columns of the outbox",
-        other => other,
-    }
-}
-
-/// Length and range checks with the field's name, and the destination by route.
-fn fit(mut message: NewMessage, settings: &Settings) -> Result<NewMessage, String> {
-    message.check().map_err(|bad| bad.to_string())?;
-    if message.destination.is_empty() {
-        // What no route matches is stored all the same: the relay parks it where a person sees it.
-        message.destination =
-            crate::route::destination(&settings.routes, &message.kind).unwrap_or_default().to_owned();
-    }
-    Ok(message)
 }
 
 fn from_flags(args: Args, door: &Door<'_>) -> Result<NewMessage, Failure> {

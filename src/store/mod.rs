@@ -1,5 +1,6 @@
-//! The tables. The rule of this folder: a file per table, verbs only, no `set_state`; every move is one conditional
-//! statement that names the state (and the owner) it leaves. Zero rows changed means somebody else was first.
+//! The tables. The rule of this folder: a file per table (and a folder where its callers are many), verbs only, no
+//! `set_state`; every move is one conditional statement that names the state (and the owner) it leaves. Zero rows
+//! changed means somebody else was first.
 
 pub mod alert;
 pub mod attempt;
