@@ -576,7 +576,7 @@ impl Agent {
 
     /// Graceful stop (F16). True if every section from claim to record came to its end.
     pub fn stop(self) -> bool {
-        let deadline = Instant::now() + self.stop_within;
+        let deadline = clock::mono() + self.stop_within;
         // Nothing is closed over files that others have put there.
         self.ward.freeze_if_replaced();
         self.ready.store(false, Ordering::SeqCst);
@@ -623,7 +623,7 @@ impl Agent {
         // After those who raise, before the writer that keeps the last of it.
         let _ = join_until(telling.conditions, deadline);
         drop(telling.notifier_stop);
-        let _ = join_until(telling.notifier, deadline.max(Instant::now() + STOP_MARGIN / 2));
+        let _ = join_until(telling.notifier, deadline.max(clock::mono() + STOP_MARGIN / 2));
         drop((writer, sweep, relay_events));
         let all = join_until(retention, deadline) && all;
         if all {
