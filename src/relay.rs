@@ -31,7 +31,7 @@ use crate::gate::{Gate, Room};
 use crate::lifecycle::InboxState;
 use crate::limits::{
     BATCHES_PER_ROUND, FILES_LOOK, HANDOFFS_PER_THREAD, KEY_ELSEWHERE_PAUSE, PURGE_ROWS, RELAY_GATHER,
-    RELAY_PAUSE, RELAY_RECONCILE, RELAY_SWEEP_MAX, WRITER_RETRY_MAX, WRITER_RETRY_MIN,
+    RELAY_PAUSE, RELAY_RECONCILE, RELAY_SWEEP_MAX, RELAY_YIELD_MAX, WRITER_RETRY_MAX, WRITER_RETRY_MIN,
 };
 use crate::message::{Destination, Message, MessageId, NotSentKind, OwnerId};
 use crate::policy::{Asking, Policy, Verdict, consent, deadline_reason};
@@ -297,7 +297,7 @@ impl Relay {
                 // Leave the lock to producers for at least as long as it was held, and let marks and claims gather:
                 // the workers have enough at hand. Where they have not, look again soon.
                 let gather = if self.workers_are_fed() { RELAY_GATHER } else { RELAY_PAUSE };
-                clock::sleep(took.max(gather));
+                clock::sleep(took.clamp(gather, RELAY_YIELD_MAX));
                 Duration::ZERO
             } else {
                 // From here on hints ring; look once more, since one may have come before.
