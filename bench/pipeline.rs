@@ -4,6 +4,7 @@
 
 mod figures;
 mod folder;
+mod lanes;
 mod purge;
 mod sink;
 
@@ -240,7 +241,8 @@ fn main() {
         ("million", million),
         ("idle", idle),
         ("kills", kills),
-        ("purge", purge::purge as fn()),
+        ("lanes", lanes::lanes as fn()),
+        ("purge", purge::purge),
     ] {
         if wanted(name) {
             part();
