@@ -26,16 +26,16 @@ pub fn wall_ms() -> i64 {
     let wall_ms = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX));
-    wall_ms.saturating_add(set_by_a_test("ONCEWARD_CLOCK_FILE"))
+    wall_ms.saturating_add(leapt_ms()).saturating_add(ms(passed()))
 }
 
-/// The monotonic clock.
+/// The monotonic clock. What was measured by it is compared with it: a test may let it run ahead of `Instant::now`.
 pub fn mono() -> Instant {
     #[cfg(debug_assertions)]
     if let Some(mono) = simulated::mono() {
         return mono;
     }
-    Instant::now()
+    Instant::now() + passed()
 }
 
 /// How long ago that was, by [`mono`].
@@ -74,8 +74,8 @@ pub fn now() -> Now {
     match &mut *watched() {
         Some((begun, trust)) => {
             // Both clocks under the lock: readings never come out of order.
-            let mono = elapsed(*begun);
-            trust.observe(mono, wall_ms())
+            let (mono, wall_ms) = both(*begun);
+            trust.observe(mono, wall_ms)
         }
         None => Now::sure(wall_ms()),
     }
@@ -89,8 +89,8 @@ pub fn now_beside(newest_ms: Option<i64>) -> Now {
 /// A person says that the clock is right.
 pub fn vouch() {
     if let Some((begun, trust)) = &mut *watched() {
-        let mono = elapsed(*begun);
-        trust.vouch(mono, wall_ms());
+        let (mono, wall_ms) = both(*begun);
+        trust.vouch(mono, wall_ms);
     }
 }
 
@@ -112,22 +112,49 @@ pub fn us(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// Debug builds only: a file that holds an offset in milliseconds, read at each reading of the clock, so that a test
-/// can make the clock of a running program leap.
+/// Both clocks in one reading: the span since `begun`, and the wall clock.
+fn both(begun: Instant) -> (Duration, i64) {
+    loop {
+        let before = passed();
+        let reading = (elapsed(begun), wall_ms());
+        if passed() == before {
+            return reading; // a test did not let time pass in between: that would look like a leap
+        }
+    }
+}
+
+/// Debug builds only: the file that `ONCEWARD_CLOCK_FILE` names holds an offset of the wall clock alone, milliseconds,
+/// so that a test can make the clock of a running program leap.
+fn leapt_ms() -> i64 {
+    #[cfg(debug_assertions)]
+    {
+        static FILE: OnceLock<Option<String>> = OnceLock::new();
+        set_by_a_test(&FILE, "ONCEWARD_CLOCK_FILE")
+    }
+    #[cfg(not(debug_assertions))]
+    0
+}
+
+/// Debug builds only: the file that `ONCEWARD_PASSED_FILE` names holds how much more time has passed than really has,
+/// milliseconds, by both clocks: days go by, and nothing leaps. It only grows.
+fn passed() -> Duration {
+    #[cfg(debug_assertions)]
+    {
+        static FILE: OnceLock<Option<String>> = OnceLock::new();
+        Duration::from_millis(u64::try_from(set_by_a_test(&FILE, "ONCEWARD_PASSED_FILE")).unwrap_or(0))
+    }
+    #[cfg(not(debug_assertions))]
+    Duration::ZERO
+}
+
+/// Read at each reading of a clock.
 #[cfg(debug_assertions)]
-fn set_by_a_test(variable: &str) -> i64 {
-    static FILE: OnceLock<Option<String>> = OnceLock::new();
-    let file = FILE.get_or_init(|| std::env::var(variable).ok());
-    file.as_ref()
+fn set_by_a_test(file: &OnceLock<Option<String>>, variable: &str) -> i64 {
+    file.get_or_init(|| std::env::var(variable).ok())
+        .as_ref()
         .and_then(|file| std::fs::read_to_string(file).ok())
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or(0)
-}
-
-#[cfg(not(debug_assertions))]
-#[inline(always)]
-fn set_by_a_test(_variable: &str) -> i64 {
-    0
 }
 
 /// Debug builds only: `ONCEWARD_CLOCK_SETTLE_MS` shortens the watch after a leap.

@@ -70,6 +70,10 @@ pub const HANDOFFS_PER_THREAD: usize = 12;
 pub const RELAY_PAUSE: Duration = Duration::from_millis(1);
 /// The same while every worker has enough at hand: marks and claims gather into one commit.
 pub const RELAY_GATHER: Duration = Duration::from_millis(4);
+/// Longest pause after a round that took long (a slow disk, somebody's lock): producers have had their turn by then, and
+/// confirms, a stop and probes wait meanwhile.
+pub const RELAY_YIELD_MAX: Duration = Duration::from_millis(250);
+const _: () = assert!(RELAY_GATHER.as_millis() < RELAY_YIELD_MAX.as_millis());
 /// Batches of one destination in one commit: bounds how long producers find the lock taken.
 pub const BATCHES_PER_ROUND: usize = 3;
 /// Waiting this long makes a message one step more urgent, so that nothing starves behind a stream of urgent ones.

@@ -36,7 +36,7 @@ pub use self::parts::{Home, Lane, RelayParts};
 use crate::clock::{self, wall_ms};
 use crate::db;
 use crate::gate::Room;
-use crate::limits::{FILES_LOOK, PURGE_ROWS, RELAY_GATHER, RELAY_PAUSE};
+use crate::limits::{FILES_LOOK, PURGE_ROWS, RELAY_GATHER, RELAY_PAUSE, RELAY_YIELD_MAX};
 use crate::retention;
 use crate::share::Share;
 use crate::store::outbox;
@@ -137,7 +137,7 @@ impl Relay {
                 // Leave the lock to producers for at least as long as it was held, and let marks and claims gather:
                 // the workers have enough at hand. Where they have not, look again soon.
                 let gather = if self.workers_are_fed() { RELAY_GATHER } else { RELAY_PAUSE };
-                clock::sleep(took.max(gather));
+                clock::sleep(took.clamp(gather, RELAY_YIELD_MAX));
                 Duration::ZERO
             } else {
                 // From here on hints ring; look once more, since one may have come before.

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use crate::alert::Alerts;
+use crate::clock;
 use crate::config::{RelaySettings, RetrySettings, Route};
 use crate::db::pool::Pool;
 use crate::db::writer::Writer;
@@ -98,7 +99,7 @@ impl Sources {
             match self.stop.recv_timeout(SOURCES_LOOK) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(deadline) => return self.stop_all(deadline),
-                Err(RecvTimeoutError::Disconnected) => return self.stop_all(Instant::now()),
+                Err(RecvTimeoutError::Disconnected) => return self.stop_all(clock::mono()),
             }
         }
     }
@@ -114,7 +115,7 @@ impl Sources {
             if !stays && !running.leaving {
                 log::info!("source {}: {} is no longer served", running.source.name, running.source.file);
                 running.leaving = true;
-                running.tell_stop(Instant::now() + self.parts.stop_within);
+                running.tell_stop(clock::mono() + self.parts.stop_within);
             }
             if running.relay.is_finished() {
                 running.flags.stop();

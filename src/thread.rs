@@ -4,6 +4,8 @@
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::clock;
+
 /// Stack of a room's thread, bytes: enough for TLS and a debug build, small enough for hundreds of workers.
 const STACK_BYTES: usize = 512 * 1024;
 
@@ -31,7 +33,7 @@ pub fn spawn_guest(guest: impl FnOnce() + Send + 'static) -> std::io::Result<()>
 /// Joins a thread that ends by the deadline. False if it did not, or panicked.
 pub fn join_until(handle: JoinHandle<()>, deadline: Instant) -> bool {
     while !handle.is_finished() {
-        if Instant::now() >= deadline {
+        if clock::mono() >= deadline {
             return false;
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -3,9 +3,9 @@
 //! Never: waits longer than its deadline, and never closes files that others have put at the paths.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use super::Agent;
+use crate::clock;
 use crate::limits::STOP_MARGIN;
 use crate::relay::Event;
 use crate::thread::join_until;
@@ -13,7 +13,7 @@ use crate::thread::join_until;
 impl Agent {
     /// Graceful stop (F16). True if every section from claim to record came to its end.
     pub fn stop(self) -> bool {
-        let deadline = Instant::now() + self.stop_within;
+        let deadline = clock::mono() + self.stop_within;
         // Nothing is closed over files that others have put there.
         self.ward.freeze_if_replaced();
         self.ready.store(false, Ordering::SeqCst);
@@ -60,7 +60,7 @@ impl Agent {
         // After those who raise, before the writer that keeps the last of it.
         let _ = join_until(telling.conditions, deadline);
         drop(telling.notifier_stop);
-        let _ = join_until(telling.notifier, deadline.max(Instant::now() + STOP_MARGIN / 2));
+        let _ = join_until(telling.notifier, deadline.max(clock::mono() + STOP_MARGIN / 2));
         drop((writer, sweep, relay_events));
         let all = join_until(retention, deadline) && all;
         if all {

@@ -22,6 +22,7 @@ use super::Context;
 use super::guard::{self, Keys, Peer};
 use super::routes::{self, Found, Request};
 use super::wire::{Answer, Broken, Head, Incoming, Stream};
+use crate::clock;
 use crate::config::ListenSettings;
 use crate::thread::{spawn, spawn_guest};
 
@@ -335,7 +336,7 @@ impl Server {
             connection.shut();
         }
         while !open.is_empty() {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(clock::mono());
             if left.is_zero() {
                 return false;
             }

@@ -1,68 +1,9 @@
-//! F21 and the rules of flow: dead destinations, rows of unknown outcomes, rate, priority, order lanes, over restarts.
+//! The rules of flow: dead destinations beside live ones, rows of unknown outcomes, rate, order lanes, over restarts.
+//! F21 itself is in `f_outage.rs`.
 
 use std::time::{Duration, Instant};
 
 use crate::support::World;
-
-/// `COUNT` of the long run: `ONCEWARD_F21_ROWS=100000 cargo nextest run f21`.
-fn f21_rows() -> usize {
-    std::env::var("ONCEWARD_F21_ROWS").ok().and_then(|text| text.parse().ok()).unwrap_or(3_000)
-}
-
-#[test]
-fn f21_a_dead_vendor_parks_nothing_is_probed_by_one_and_then_everything_goes_out_oldest_first() {
-    let world = World::new();
-    world.sandbox.refuse(true);
-    let rows = f21_rows();
-    world.put_many("old", rows);
-    let urgent = world.put_plain("urgent");
-    world
-        .outbox()
-        .execute("UPDATE outbox SET priority = 0 WHERE message_id = ?1", [&urgent])
-        .expect("an urgent one that came last");
-    let agent = world.agent();
-    agent.wait_log("DESTINATION_CLOSED");
-    std::thread::sleep(Duration::from_millis(3_500));
-    assert_eq!(world.count("SELECT count(*) FROM outbox WHERE status NOT IN ('PENDING', 'PUBLISHING')"), 0);
-    assert_eq!(world.count("SELECT count(*) FROM inbox"), 0, "no claim is left behind");
-    let closed: Option<i64> = world
-        .inbox()
-        .query_row("SELECT closed_since_ms FROM destination WHERE name = 'gateway'", [], |row| row.get(0))
-        .expect("noted");
-    assert!(closed.is_some());
-    // Four workers may have been under way when it closed; then one probe after 1 s and one 2 s later.
-    let calls = world.count("SELECT count(*) FROM attempt");
-    assert!((1..=8).contains(&calls), "{calls} calls while it was dead");
-    agent.stop();
-    // A restart in the middle of the outage: still closed, probed at once, no attempt used.
-    let agent = world.agent();
-    std::thread::sleep(Duration::from_millis(300));
-    let used: Vec<String> = {
-        let file = world.outbox();
-        let mut rows = file
-            .prepare("SELECT id || ' ' || status || ' ' || attempts || ' ' || coalesce(reason, '') FROM outbox WHERE attempts > 1")
-            .expect("prepared");
-        rows.query_map([], |row| row.get(0)).expect("reads").map(|row| row.expect("a row")).collect()
-    };
-    assert!(used.is_empty(), "attempts were used up: {used:?}");
-    world.sandbox.refuse(false);
-    world.wait("all sent", |world| {
-        world.count("SELECT count(*) FROM inbox WHERE status = 'SENT'") == rows as i64 + 1
-    });
-    assert_eq!(world.sandbox.ledger().totals().repeated, 0);
-    assert_eq!(world.count("SELECT count(*) FROM outbox WHERE status <> 'PUBLISHED'"), 0);
-    // Urgent first (after the probe that was under way), then by age: the claims' order.
-    let rank: i64 = world
-        .inbox()
-        .query_row(
-            "SELECT count(*) FROM inbox WHERE id < (SELECT id FROM inbox WHERE message_id = ?1)",
-            [&urgent],
-            |row| row.get(0),
-        )
-        .expect("ranked");
-    assert!(rank <= 60, "the urgent one was number {rank}");
-    agent.stop();
-}
 
 #[test]
 fn f21_a_dead_destination_does_not_slow_another() {

@@ -15,6 +15,7 @@ use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, DefaultConnector, NextTimeout, Transport,
 };
 
+use crate::clock;
 use crate::message::Timing;
 
 /// No setting comes near it; it keeps the sum of a time and a duration from overflowing.
@@ -194,7 +195,7 @@ impl Transport for Guarded {
         let allowed = wire(|w| {
             let mine = w.owner == 0 || w.owner == self.id;
             // An inactive record means that ureq writes on a thread we do not watch: then nothing may be written.
-            if w.attempted == 0 && w.begin_before.is_some_and(|moment| Instant::now() >= moment) {
+            if w.attempted == 0 && w.begin_before.is_some_and(|moment| clock::mono() >= moment) {
                 w.too_late = true;
             }
             let allowed = w.active && !w.probe && mine && !w.answered && !w.too_late;
