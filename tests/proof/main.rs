@@ -13,6 +13,8 @@ mod support_http;
 mod breaking_vendor;
 mod chaos;
 mod judge;
+mod loop_disk;
+mod power;
 
 /// A number from the environment, for a longer run.
 fn asked(variable: &str, default: u64) -> u64 {
