@@ -44,6 +44,8 @@ pub struct Arrival {
     /// Its body came whole.
     pub whole: bool,
     pub told: Told,
+    /// It had said more on this connection than it was asked, so an answer that the client read may be another's.
+    pub surplus: bool,
 }
 
 /// What the vendor saw, by message id, in order of arrival.
@@ -72,6 +74,7 @@ struct Shared {
     ending: AtomicBool,
     security: Security,
     dead: SocketAddr,
+    surplus_on_kept: bool,
 }
 
 /// One connection, counted until its thread ends, however it ends.
@@ -93,7 +96,9 @@ pub struct BreakingVendor {
 }
 
 impl BreakingVendor {
-    pub fn start(security: Security, seed: u64) -> Self {
+    /// `surplus_on_kept`: also answers that nobody asked for on connections that are used again, in the moment in which no
+    /// client can tell.
+    pub fn start(security: Security, seed: u64, surplus_on_kept: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
         let address = listener.local_addr().expect("an address");
         let shared = Arc::new(Shared {
@@ -104,6 +109,7 @@ impl BreakingVendor {
             ending: AtomicBool::new(false),
             security,
             dead: dead_port(),
+            surplus_on_kept,
         });
         let there = shared.clone();
         let accepting = std::thread::spawn(move || {
@@ -162,6 +168,7 @@ impl Shared {
             }
             return;
         }
+        let mut surplus = false;
         while let Some(head) = peer.head() {
             let id = head.lines().find_map(|line| {
                 let (name, value) = line.split_once(':')?;
@@ -171,10 +178,12 @@ impl Shared {
                 self.tally.lock().expect("not poisoned").nameless += 1;
                 return peer.reset();
             };
+            // By the path: whether the client keeps connections.
+            let fresh = head.lines().next().is_some_and(|line| line.contains("-new-"));
             let number = {
                 let mut tally = self.tally.lock().expect("not poisoned");
                 let list = tally.arrivals.entry(id.clone()).or_default();
-                list.push(Arrival { whole: false, told: Told::NoAnswer });
+                list.push(Arrival { whole: false, told: Told::NoAnswer, surplus });
                 list.len() - 1
             };
             let note = |arrival: Arrival| {
@@ -183,12 +192,12 @@ impl Shared {
             };
             let early_end = self.before_the_body(&mut peer);
             if let Some(told) = early_end {
-                return note(Arrival { whole: false, told });
+                return note(Arrival { whole: false, told, surplus });
             }
             if !peer.body() {
                 return;
             }
-            note(Arrival { whole: true, told: Told::NoAnswer });
+            note(Arrival { whole: true, told: Told::NoAnswer, surplus });
             // Some are refused whenever they come, so that there are messages which end PARKED.
             let refused_always =
                 scramble(id.bytes().fold(7, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()))) % 97
@@ -201,9 +210,9 @@ impl Shared {
                 };
                 (told, true)
             } else {
-                self.answer(&mut peer)
+                self.answer(&mut peer, fresh, &mut surplus)
             };
-            note(Arrival { whole: true, told });
+            note(Arrival { whole: true, told, surplus });
             if !goes_on {
                 return;
             }
@@ -241,7 +250,7 @@ impl Shared {
     }
 
     /// Answers a whole request, or does not; whether the connection goes on.
-    fn answer(&self, peer: &mut Peer) -> (Told, bool) {
+    fn answer(&self, peer: &mut Peer, fresh: bool, surplus: &mut bool) -> (Told, bool) {
         let whole = |peer: &mut Peer, text: &str, told: Told| {
             if peer.say(text.as_bytes()) { (told, true) } else { (Told::NoAnswer, false) }
         };
@@ -345,12 +354,14 @@ impl Shared {
                 }
                 (told, false)
             }
-            // A second answer that nobody asked for: it must not become the next request's.
+            // A second answer that nobody asked for, in one piece with the first.
             38 | 39 => {
                 let (told, _) = whole(peer, &format!("{GOOD}{GOOD}"), Told::Good);
                 (told, told == Told::Good)
             }
-            40 => {
+            // The same, when the next request may be on its way.
+            40 if fresh || self.surplus_on_kept => {
+                *surplus |= !fresh;
                 let (told, goes_on) = whole(peer, GOOD, Told::Good);
                 std::thread::sleep(Duration::from_millis(self.dice(8)));
                 (told, goes_on && peer.say(GOOD.as_bytes()))

@@ -74,7 +74,19 @@ pub fn read(outbox: &Connection, inbox: &Connection) -> Fates {
     fates
 }
 
-/// Every contradiction, in words. `by_status`: destinations for which any 2xx is a yes.
+/// Messages that are called SENT on an answer that the vendor gave before it had read them: it had said more on that
+/// connection than it was asked. HTTP/1.1 numbers no answers, so no client can tell; a new connection for each call can. Only in the
+/// experiment that asks for it.
+pub fn crossed<'a>(fates: &'a Fates, tally: &Tally) -> Vec<&'a str> {
+    let is = |(id, fate): &(&'a String, &Fate)| {
+        let last = tally.arrivals.get(*id).and_then(|arrivals| arrivals.last());
+        fate.inbox.as_deref() == Some("SENT")
+            && last.is_some_and(|last| last.surplus && last.told != Told::Good)
+    };
+    fates.iter().filter(is).map(|(id, _)| id.as_str()).collect()
+}
+
+/// Every contradiction, in words, but for what `crossed` tells. `by_status`: destinations for which any 2xx is a yes.
 pub fn faults(fates: &Fates, tally: &Tally, by_status: impl Fn(&str) -> bool) -> Vec<String> {
     let mut faults = Vec::new();
     if tally.nameless > 0 {
@@ -95,11 +107,11 @@ pub fn faults(fates: &Fates, tally: &Tally, by_status: impl Fn(&str) -> bool) ->
         match (fate.outbox.as_str(), fate.inbox.as_deref()) {
             ("PUBLISHED", Some("SENT")) => {
                 let good = last.is_some_and(|last| match last.told {
-                    Told::Good => true,
-                    Told::Bare => by_status(&fate.destination),
+                    Told::Good => last.whole,
+                    Told::Bare => last.whole && by_status(&fate.destination),
                     _ => false,
                 });
-                if !good || !last.is_some_and(|last| last.whole) {
+                if !good && !last.is_some_and(|last| last.surplus) {
                     fault("SENT, but the vendor gave it no whole good answer");
                 }
             }

@@ -4,7 +4,7 @@
 //! inbox row, none came twice, both files are sound. `ONCEWARD_POWERCUTS=200` makes it as long as one likes.
 //! And the read-only flip: what a kernel does to a file system whose device fails.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -127,17 +127,19 @@ fn check(world: &World, told: &Acknowledged, cut: u64) {
         told.len()
     );
     let mut known = inbox.prepare("SELECT 1 FROM inbox WHERE message_id = ?1").expect("prepared");
-    for id in stored.values().filter(|id| world.arrivals(id) > 0) {
+    // No producer runs now, so what arrived meanwhile is of a row that was read above.
+    let rows: BTreeSet<&String> = stored.values().collect();
+    for (id, _) in world.sandbox.ledger().references(usize::MAX, |_| true) {
+        assert!(rows.contains(&id), "cut {cut}: {id} arrived, and its row is gone");
         assert!(
-            known.exists([id]).expect("reads"),
+            known.exists([&id]).expect("reads"),
             "cut {cut}: {id} arrived, and the inbox does not know it"
         );
-        assert_eq!(world.arrivals(id), 1, "cut {cut}: {id}");
+        // A request that was cut before its end is known and not counted.
+        assert!(world.arrivals(&id) <= 1, "cut {cut}: {id} arrived twice");
     }
     let totals = world.sandbox.ledger().totals();
     assert_eq!(totals.repeated, 0, "cut {cut}");
-    let arrived: u64 = stored.values().map(|id| u64::from(world.arrivals(id))).sum();
-    assert_eq!(arrived, totals.arrived, "cut {cut}: something arrived whose row is gone");
     let (code, said, why) = world.onceward(&["verify"]);
     assert_eq!(code, 0, "cut {cut}: {said}{why}");
 }
