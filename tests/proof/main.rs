@@ -12,6 +12,7 @@ mod support_http;
 
 mod breaking_vendor;
 mod chaos;
+mod failing_writes;
 mod judge;
 mod loop_disk;
 mod power;
