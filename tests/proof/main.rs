@@ -14,6 +14,7 @@ mod breaking_vendor;
 mod chaos;
 mod failing_writes;
 mod judge;
+mod kill_points;
 mod loop_disk;
 mod power;
 
