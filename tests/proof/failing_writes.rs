@@ -148,7 +148,7 @@ fn touched(way: Way, part: &str, n: u64) -> bool {
 }
 
 fn until_untouched(way: Way, part: &str) {
-    let step = asked("ONCEWARD_FAILING_WRITES", 12).max(1);
+    let step = asked("ONCEWARD_FAILING_WRITES", 16).max(1);
     let mut n = 1 + u64::from(std::process::id()) % step;
     let mut worlds = 0;
     while touched(way, part, n) {
