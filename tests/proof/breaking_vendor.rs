@@ -199,9 +199,8 @@ impl Shared {
             }
             note(Arrival { whole: true, told: Told::NoAnswer, surplus });
             // Some are refused whenever they come, so that there are messages which end PARKED.
-            let refused_always =
-                scramble(id.bytes().fold(7, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()))) % 97
-                    == 0;
+            let hash = id.bytes().fold(7u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+            let refused_always = scramble(hash).is_multiple_of(97);
             let (told, goes_on) = if refused_always && self.dice(8) > 0 {
                 let told = if peer.say(b"HTTP/1.1 403 no\r\nContent-Length: 2\r\n\r\nno") {
                     Told::NotSent

@@ -161,7 +161,7 @@ fn cuts(whole: bool, cuts: u64) {
         let group = agent.pid() as i32;
         let (mut shell, shell_thread) = shell(&world, group, &format!("shell{cut}"), &told);
         let command = command(&world, group, &format!("command{cut}"), &told, &ending);
-        if seed % 4 == 0 {
+        if seed.is_multiple_of(4) {
             in_start += 1;
             std::thread::sleep(Duration::from_millis(seed / 4 % 60));
         } else {
