@@ -111,15 +111,26 @@ pub enum OwnerError {
         holder: String,
     },
     /// The lock file cannot be made or read.
-    #[error(
-        "{path}: {source}; check that the folder exists and belongs to the agent's user (see `onceward init`)"
-    )]
+    #[error("{path}: {source}; {}", advice(source))]
     Io {
         /// The lock file.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
     },
+}
+
+/// What to do about it.
+fn advice(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::ReadOnlyFilesystem => {
+            "the file system is read-only, as after an error of its device: see the kernel's messages, mount it anew, start again"
+        }
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            "make room on this file system"
+        }
+        _ => "check that the folder exists and belongs to the agent's user (see `onceward init`)",
+    }
 }
 
 /// Longest wait for a look of [`holder`], which takes the lock for a moment.

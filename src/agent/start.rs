@@ -284,6 +284,5 @@ fn checkpointer(
     part: Part,
     ward: &Ward,
 ) -> Result<(Checkpointer, JoinHandle<()>), StartError> {
-    Checkpointer::start(name, path.to_owned(), part, ward.frozen())
-        .map_err(|reason| StartError::Db(DbError::Unusable { path: path.to_owned(), reason }))
+    Checkpointer::start(name, path.to_owned(), part, ward.frozen()).map_err(StartError::Db)
 }

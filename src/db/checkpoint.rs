@@ -44,9 +44,10 @@ impl Checkpointer {
         path: PathBuf,
         part: Part,
         frozen: Arc<AtomicBool>,
-    ) -> Result<(Self, JoinHandle<()>), String> {
-        let (handle, room) = Self::new(path, part, frozen).map_err(|error| error.to_string())?;
-        let thread = crate::thread::spawn(name, move || room.run()).map_err(|error| error.to_string())?;
+    ) -> Result<(Self, JoinHandle<()>), DbError> {
+        let (handle, room) = Self::new(path.clone(), part, frozen)?;
+        let thread = crate::thread::spawn(name, move || room.run())
+            .map_err(|error| DbError::sqlite(&path, super::other(format!("no thread for it: {error}"))))?;
         Ok((handle, thread))
     }
 

@@ -251,9 +251,8 @@ fn open(path: &Path, flags: OpenFlags) -> Result<Connection, DbError> {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             return Err(DbError::NotPermitted { path: path.to_owned(), reason: "permission denied".into() });
         }
-        Err(error) => {
-            return Err(DbError::Unusable { path: path.to_owned(), reason: error.to_string() });
-        }
+        // The disk's trouble, which may pass: not the file's.
+        Err(error) => return Err(DbError::sqlite(path, io_error(&error))),
     }
     Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
         .map_err(|source| DbError::sqlite(path, source))
@@ -289,6 +288,15 @@ fn prepare_writer(connection: &Connection, durability: Durability) -> rusqlite::
 /// An error of ours in SQLite's type, for closures that return it.
 pub fn other(text: String) -> rusqlite::Error {
     rusqlite::Error::ToSqlConversionFailure(text.into())
+}
+
+/// An I/O error that we met ourselves, as SQLite would have called it.
+fn io_error(error: &std::io::Error) -> rusqlite::Error {
+    let code = rusqlite::ffi::Error {
+        code: ErrorCode::SystemIoFailure,
+        extended_code: rusqlite::ffi::SQLITE_IOERR_FSTAT,
+    };
+    rusqlite::Error::SqliteFailure(code, Some(error.to_string()))
 }
 
 /// Runs `work` in one IMMEDIATE transaction. On any error nothing of it stays, unless the commit itself failed:

@@ -253,6 +253,10 @@ impl Agent {
         let pid = rustix::process::Pid::from_raw(self.child.id() as i32).expect("a pid");
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("signalled");
     }
+    /// Its end, if it has come.
+    pub fn try_end(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("waits")
+    }
     #[track_caller]
     pub fn wait_end(&mut self) -> ExitStatus {
         let end = Instant::now() + SOON;
