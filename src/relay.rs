@@ -34,6 +34,7 @@ use crate::limits::{
     RELAY_PAUSE, RELAY_RECONCILE, RELAY_SWEEP_MAX, RELAY_YIELD_MAX, WRITER_RETRY_MAX, WRITER_RETRY_MIN,
 };
 use crate::message::{Destination, Message, MessageId, NotSentKind, OwnerId};
+use crate::order::{Looks, Turn};
 use crate::policy::{Asking, Policy, Verdict, consent, deadline_reason};
 use crate::retention;
 use crate::retry::{self, Next};
@@ -252,12 +253,14 @@ impl Relay {
     pub fn unopened(parts: RelayParts) -> (Self, Sender<Event>) {
         let (sender, events) = crossbeam_channel::unbounded();
         let lanes = parts.lanes.len();
+        let name: Arc<str> = match &parts.home {
+            Home::Own(_) => Arc::from(""),
+            Home::Source(guard) => guard.name().into(),
+        };
+        parts.keys.files.expect(&name, &parts.path);
         let relay = Self {
             shares: parts.lanes.iter().map(|lane| lane.places.join(sender.clone())).collect(),
-            name: match &parts.home {
-                Home::Own(_) => Arc::from(""),
-                Home::Source(guard) => guard.name().into(),
-            },
+            name,
             parts,
             connection: None,
             events,
@@ -393,6 +396,7 @@ impl Relay {
         let confirms = std::mem::take(&mut self.confirms);
         match self.try_round(&confirms) {
             Ok(round) => {
+                self.parts.keys.files.tell(&self.name, true);
                 if let Home::Source(guard) = &self.parts.home {
                     guard.is_well();
                 }
@@ -433,6 +437,7 @@ impl Relay {
                 // `reconcile`, since memory does not know them.
                 self.confirms = confirms;
                 self.connection = None;
+                self.parts.keys.files.tell(&self.name, false);
                 self.reconcile_now = true;
                 self.clock_epoch = 0;
                 self.shares.iter().for_each(|share| share.want(false));
@@ -637,6 +642,8 @@ impl Relay {
         let now = clock::mono();
         let now_ms = clock.due_ms();
         let opt_outs = suppress::any(tx)?;
+        let (keys, name) = (self.parts.keys.clone(), self.name.clone());
+        let mut looks = Looks::new(&keys.files, &name);
         let lanes = self.parts.lanes.len();
         let mut back = vec![0usize; lanes];
         for confirm in confirms {
@@ -669,14 +676,25 @@ impl Relay {
                 if !self.may_go(tx, &claimed, clock, opt_outs, round)? {
                     continue;
                 }
-                let Ok(key) = self.parts.keys.hold(&self.name, &claimed.message) else {
-                    let how = outbox::Postpone {
-                        not_before_ms: Some(now_ms.saturating_add(ms(KEY_ELSEWHERE_PAUSE))),
-                        give_back: true,
-                        reason: "ORDER: its ordering_key is under way from another source".into(),
-                    };
-                    outbox::postpone(tx, claimed.id, &self.parts.owner, &how, now_ms)?;
-                    continue;
+                let key = match looks.turn(&claimed.message, now_ms) {
+                    Turn::Mine => self.parts.keys.hold(&self.name, &claimed.message).map_err(|()| {
+                        (
+                            KEY_ELSEWHERE_PAUSE,
+                            "ORDER: its ordering_key is under way from another source".into(),
+                        )
+                    }),
+                    Turn::After { whose, pause } => {
+                        Err((pause, format!("ORDER: behind an earlier message of its order lane in {whose}")))
+                    }
+                };
+                let key = match key {
+                    Ok(key) => key,
+                    Err((pause, reason)) => {
+                        let not_before_ms = Some(now_ms.saturating_add(ms(pause)));
+                        let how = outbox::Postpone { not_before_ms, give_back: true, reason };
+                        outbox::postpone(tx, claimed.id, &self.parts.owner, &how, now_ms)?;
+                        continue;
+                    }
                 };
                 round.handoffs.push((
                     lane,
