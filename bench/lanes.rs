@@ -42,7 +42,7 @@ impl Mix {
     /// The n-th row of a kind; those of a lane are all alike.
     fn of_kind(self, kind: usize, nth: usize) -> Row {
         let lane = match self {
-            Self::Tenth => (nth % 10 == 0).then(|| format!("{kind}:{}", nth / 10 / OF_A_LANE)),
+            Self::Tenth => nth.is_multiple_of(10).then(|| format!("{kind}:{}", nth / 10 / OF_A_LANE)),
             Self::All => Some(format!("{kind}:{}", nth / OF_A_LANE)),
         };
         (NAMES[kind % 3], kind >= 3, lane)

@@ -29,6 +29,7 @@ pub mod limits;
 pub mod listen;
 pub mod message;
 pub mod once;
+pub mod order;
 pub mod outbox;
 pub mod owner;
 pub mod pause;

@@ -119,8 +119,16 @@ pub const VERIFY_ROWS: usize = 1_000;
 pub const VERIFY_LOOKS: u32 = 4;
 /// Pause between two such looks.
 pub const VERIFY_PAUSE: Duration = Duration::from_millis(300);
-/// Pause of a row whose `ordering_key` is under way from another source: about one vendor call.
+/// Pause of a row whose `ordering_key` is under way from another source, or has its turn there: about one vendor call. The first such pause.
 pub const KEY_ELSEWHERE_PAUSE: Duration = Duration::from_millis(200);
+/// Longest such pause (doubled each time, or until the other row is due): a lane goes on within this.
+pub const LANE_ELSEWHERE_PAUSE_MAX: Duration = Duration::from_secs(15);
+const _: () = assert!(KEY_ELSEWHERE_PAUSE.as_millis() < LANE_ELSEWHERE_PAUSE_MAX.as_millis());
+/// Lanes whose pauses are remembered; more begin with the shortest one again.
+pub const LANES_ELSEWHERE_MAX: usize = 10_000;
+/// How long after a start lanes wait for the first word about a source's file: its relay opens it within a second, or
+/// finds it in trouble.
+pub const LANE_FILE_EXPECTED: Duration = Duration::from_secs(10);
 /// How often the list of sources is looked at: `source add` is picked up within this.
 pub const SOURCES_LOOK: Duration = Duration::from_secs(1);
 /// A source that is only locked is told to a person after this.

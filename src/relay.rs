@@ -92,12 +92,14 @@ impl Relay {
     pub fn unopened(parts: RelayParts) -> (Self, Sender<Event>) {
         let (sender, events) = crossbeam_channel::unbounded();
         let lanes = parts.lanes.len();
+        let name: Arc<str> = match &parts.home {
+            Home::Own(_) => Arc::from(""),
+            Home::Source(guard) => guard.name().into(),
+        };
+        parts.keys.files.expect(&name, &parts.path);
         let relay = Self {
             shares: parts.lanes.iter().map(|lane| lane.places.join(sender.clone())).collect(),
-            name: match &parts.home {
-                Home::Own(_) => Arc::from(""),
-                Home::Source(guard) => guard.name().into(),
-            },
+            name,
             parts,
             connection: None,
             events,

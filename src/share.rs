@@ -7,8 +7,8 @@
 //! its hand-off and is given back when the worker is done with it, so a source whose file is locked holds up
 //! no other.
 //!
-//! [`Keys`] keeps two sources from having the same `ordering_key` at one destination under way at once. There
-//! is no order *between* files (no common clock, no common id); within a file the schema keeps it.
+//! [`Keys`] keeps two sources from having the same `ordering_key` at one destination under way at once. Which of
+//! them goes first is `order.rs`'s to say; within a file the schema keeps the order.
 //!
 //! Never: blocks, touches a file, decides what is due.
 
@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crossbeam_channel::Sender;
 
 use crate::message::Message;
+use crate::order::Files;
 use crate::relay::Event;
 
 /// What travels with a hand-off and is given back when the worker is done with it.
@@ -167,6 +168,8 @@ impl Drop for Place {
 /// The `ordering_key`s under way, by destination and key.
 #[derive(Debug, Default)]
 pub struct Keys {
+    /// The files whose rows share lanes.
+    pub files: Files,
     held: Mutex<HashMap<(String, String), Holder>>,
 }
 

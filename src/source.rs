@@ -10,7 +10,7 @@
 
 mod file;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -89,6 +89,11 @@ impl Sources {
     /// The room, and how to stop it: a deadline, by which every relay has given back what was not begun.
     pub fn new(parts: SourcesParts) -> (Self, Sender<Instant>) {
         let (sender, stop) = crossbeam_channel::bounded(1);
+        // Before any relay runs: a lane must not overtake what waits in a file that is yet to be opened.
+        let listed = parts.inbox.get().ok().and_then(|reader| source::list(&reader).ok());
+        for source in listed.unwrap_or_default() {
+            parts.keys.files.expect(&source.name, Path::new(&source.file));
+        }
         (Self { parts, running: Vec::new(), stop }, sender)
     }
 
@@ -115,6 +120,7 @@ impl Sources {
             if !stays && !running.leaving {
                 log::info!("source {}: {} is no longer served", running.source.name, running.source.file);
                 running.leaving = true;
+                self.parts.keys.files.forget(&running.source.name);
                 running.tell_stop(clock::mono() + self.parts.stop_within);
             }
             if running.relay.is_finished() {

@@ -16,6 +16,7 @@ pub mod reserve;
 pub mod writer;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
@@ -231,6 +232,18 @@ pub fn open_foreign_reader(path: &Path) -> Result<Connection, DbError> {
         connection.execute_batch(
             "PRAGMA query_only = ON; PRAGMA temp_store = MEMORY; PRAGMA mmap_size = 0; PRAGMA cache_size = -512;",
         )
+    };
+    set().map_err(|source| DbError::sqlite(path, source))?;
+    Ok(connection)
+}
+
+/// As [`open_foreign_reader`], for a look or two: it waits for no lock and reads nothing yet.
+pub fn open_foreign_glance(path: &Path) -> Result<Connection, DbError> {
+    access::usable(path)?;
+    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    let set = || -> rusqlite::Result<()> {
+        connection.busy_timeout(Duration::ZERO)?;
+        connection.execute_batch("PRAGMA query_only = ON")
     };
     set().map_err(|source| DbError::sqlite(path, source))?;
     Ok(connection)

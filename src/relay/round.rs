@@ -43,6 +43,7 @@ impl Relay {
         let confirms = std::mem::take(&mut self.confirms);
         match self.try_round(&confirms) {
             Ok(round) => {
+                self.parts.keys.files.tell(&self.name, true);
                 if let Home::Source(guard) = &self.parts.home {
                     guard.is_well();
                 }
@@ -83,6 +84,7 @@ impl Relay {
                 // `reconcile`, since memory does not know them.
                 self.confirms = confirms;
                 self.connection = None;
+                self.parts.keys.files.tell(&self.name, false);
                 self.reconcile_now = true;
                 self.clock_epoch = 0;
                 self.shares.iter().for_each(|share| share.want(false));

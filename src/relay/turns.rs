@@ -12,6 +12,7 @@ use crate::clock::{self, Now, ms};
 use crate::gate::Room;
 use crate::lifecycle::InboxState;
 use crate::limits::{BATCHES_PER_ROUND, HANDOFFS_PER_THREAD, KEY_ELSEWHERE_PAUSE};
+use crate::order::{Looks, Turn};
 use crate::policy::{Asking, Verdict, consent};
 use crate::share::Held;
 use crate::store::{outbox, suppress};
@@ -64,6 +65,8 @@ impl Relay {
                 back[flight.lane] += 1;
             }
         }
+        let (keys, name) = (self.parts.keys.clone(), self.name.clone());
+        let mut looks = Looks::new(&keys.files, &name);
         // Each round begins with another destination, so that none is always last.
         self.turn = self.turn.wrapping_add(1);
         let lease_until_ms = now_ms.saturating_add(ms(self.parts.settings.lease));
@@ -87,14 +90,25 @@ impl Relay {
                 if !self.may_go(tx, &claimed, clock, opt_outs, round)? {
                     continue;
                 }
-                let Ok(key) = self.parts.keys.hold(&self.name, &claimed.message) else {
-                    let how = outbox::Postpone {
-                        not_before_ms: Some(now_ms.saturating_add(ms(KEY_ELSEWHERE_PAUSE))),
-                        give_back: true,
-                        reason: "ORDER: its ordering_key is under way from another source".into(),
-                    };
-                    outbox::postpone(tx, claimed.id, &self.parts.owner, &how, now_ms)?;
-                    continue;
+                let key = match looks.turn(&claimed.message, now_ms) {
+                    Turn::Mine => self.parts.keys.hold(&self.name, &claimed.message).map_err(|()| {
+                        (
+                            KEY_ELSEWHERE_PAUSE,
+                            "ORDER: its ordering_key is under way from another source".into(),
+                        )
+                    }),
+                    Turn::After { whose, pause } => {
+                        Err((pause, format!("ORDER: behind an earlier message of its order lane in {whose}")))
+                    }
+                };
+                let key = match key {
+                    Ok(key) => key,
+                    Err((pause, reason)) => {
+                        let not_before_ms = Some(now_ms.saturating_add(ms(pause)));
+                        let how = outbox::Postpone { not_before_ms, give_back: true, reason };
+                        outbox::postpone(tx, claimed.id, &self.parts.owner, &how, now_ms)?;
+                        continue;
+                    }
                 };
                 round.handoffs.push((
                     lane,

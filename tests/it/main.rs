@@ -17,6 +17,7 @@ mod f_disk;
 mod f_flow;
 mod f_held;
 mod f_http;
+mod f_order;
 mod f_outage;
 mod f_policy;
 mod f_producer;

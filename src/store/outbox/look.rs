@@ -104,6 +104,29 @@ pub struct Facts {
     pub reason: Option<String>,
 }
 
+/// The first unfinished row of an order lane.
+pub struct Head {
+    /// When it was written.
+    pub created_at_ms: i64,
+    /// Due.
+    pub not_before_ms: i64,
+    /// PARKED or HELD: only a person moves it.
+    pub stopped: bool,
+}
+
+/// See [`Head`]; one look into the index `outbox_lane`.
+pub fn lane_head(connection: &Connection, ordering_key: &str) -> rusqlite::Result<Option<Head>> {
+    connection
+        .prepare_cached(
+            "SELECT created_at_ms, not_before_ms, status = 'PARKED' OR status = 'HELD' FROM outbox
+              WHERE ordering_key = ?1 AND closed_at_ms IS NULL ORDER BY id LIMIT 1",
+        )?
+        .query_row([ordering_key], |row| {
+            Ok(Head { created_at_ms: row.get(0)?, not_before_ms: row.get(1)?, stopped: row.get(2)? })
+        })
+        .optional()
+}
+
 /// The earliest deadline among waiting rows.
 pub fn next_deadline_ms(connection: &Connection) -> rusqlite::Result<Option<i64>> {
     connection
