@@ -8,6 +8,7 @@ mod support;
 mod cli;
 mod cli_look;
 mod cli_verbs;
+mod documents;
 mod f_alerts;
 mod f_api;
 mod f_clock;

@@ -47,7 +47,7 @@ const fn point(name: &'static str, scene: Scene, blip: Blip) -> Point {
     Point { name, scene, blip }
 }
 
-const POINTS: [Point; 11] = [
+const POINTS: [Point; 12] = [
     point("relay-after-claim", Scene::Flow, Blip::Stands),
     point("worker-before-claim", Scene::Flow, Blip::Stands),
     point("writer-before-commit", Scene::Flow, Blip::Fails),
@@ -59,6 +59,7 @@ const POINTS: [Point; 11] = [
     point("report-before-commit", Scene::Poll, Blip::Fails),
     point("poller-before-confirm", Scene::Poll, Blip::Stands),
     point("webhook-before-answer", Scene::Webhook, Blip::Stands),
+    point("checkpoint", Scene::Flow, Blip::Fails),
 ];
 
 struct Stage {
