@@ -16,6 +16,25 @@ use crate::message::{NotSentProof, Outcome};
 use crate::store::attempt::{self, Attempt};
 use crate::store::{report, tally};
 
+// The three ways in which an outcome ends its row: ?1 to ?5 name the claim, ?6 to ?10 say what came of it.
+
+const END: &str = "UPDATE inbox SET status = ?6, vendor_code = ?7, vendor_ref = ?8, reason = ?9, finished_at_ms = ?10, settled_by = 'worker'
+  WHERE consumer = ?1 AND message_id = ?2 AND claimed_by = ?3 AND claimed_at_ms = ?4 AND id = ?5 AND status = 'SENDING'";
+/// The sweeper or a start had given it up.
+const END_LATE: &str =
+    "UPDATE inbox SET status = ?6, reason = ?9, finished_at_ms = ?10, settled_by = 'worker'
+  WHERE consumer = ?1 AND message_id = ?2 AND claimed_by = ?3 AND claimed_at_ms = ?4 AND status = 'ERROR'
+    AND settled_by IN ('sweeper', 'start')";
+/// The row was deleted by hand in mid-call.
+const END_AGAIN: &str = "INSERT INTO inbox (consumer, message_id, fingerprint, status, vendor_code, vendor_ref, reason, claimed_by,
+                   claimed_at_ms, finished_at_ms, settled_by)
+  SELECT ?1, ?2, 'unknown', ?6, ?7, ?8, ?9, ?3, ?4, ?10, 'worker'
+   WHERE NOT EXISTS (SELECT 1 FROM inbox WHERE message_id = ?2)";
+/// A row that has come to its end without this outcome learns from it, and stays as it is.
+const ADD_WHAT_IT_KNOWS: &str =
+    "UPDATE inbox SET vendor_code = coalesce(vendor_code, ?5), vendor_ref = coalesce(vendor_ref, ?6)
+  WHERE consumer = ?1 AND message_id = ?2 AND claimed_by = ?3 AND claimed_at_ms = ?4";
+
 /// Work: what came of a call. Spends the [`Sending`].
 pub struct Record {
     sending: Sending,
@@ -53,9 +72,7 @@ impl Record {
             applied: Applied::Nothing,
         }
     }
-}
 
-impl Record {
     /// What came of the call, as columns.
     fn ended(&self) -> (InboxState, Option<&String>, Option<&String>, Option<&String>) {
         match &self.outcome {
@@ -70,6 +87,24 @@ impl Record {
         }
     }
 
+    /// One of the statements above, with the columns of what came of the call. How many rows it changed.
+    fn write(&self, tx: &Connection, statement: &str) -> rusqlite::Result<usize> {
+        let Sending { row, consumer, message_id, owner, claimed_at_ms } = &self.sending;
+        let (state, code, vendor_ref, reason) = self.ended();
+        tx.prepare_cached(statement)?.execute(params![
+            consumer,
+            message_id,
+            owner,
+            claimed_at_ms,
+            row,
+            state,
+            code,
+            vendor_ref,
+            reason,
+            self.finished_at_ms
+        ])
+    }
+
     /// The row has left SENDING without this outcome: it is there already (its commit failed and had landed), or the
     /// sweeper called it ERROR, which a report or a person may have settled since. Nothing that is settled is undone; a
     /// plain answer settles the sweeper's ERROR, and the attempt is kept either way. A row that was deleted by hand in
@@ -80,70 +115,30 @@ impl Record {
             return Ok(());
         }
         attempt::append(tx, &self.attempt)?;
-        let (state, code, vendor_ref, reason) = self.ended();
-        if !matches!(self.outcome, Outcome::NotSent { .. }) && self.write_again(tx)? {
-            return Ok(());
-        }
-        tx.prepare_cached(
-            "UPDATE inbox SET vendor_ref = coalesce(vendor_ref, ?4), vendor_code = coalesce(vendor_code, ?5)
-              WHERE consumer = ?1 AND message_id = ?2 AND claimed_by = ?3 AND claimed_at_ms = ?6",
-        )?
-        .execute(params![consumer, message_id, owner, vendor_ref, code, claimed_at_ms])?;
-        if state == InboxState::Error {
-            return Ok(());
-        }
-        let moved = tx
-            .prepare_cached(
-                "UPDATE inbox SET status = ?4, reason = ?5, finished_at_ms = ?6, settled_by = 'worker'
-                  WHERE consumer = ?1 AND message_id = ?2 AND claimed_by = ?3 AND claimed_at_ms = ?7
-                    AND status = 'ERROR' AND settled_by IN ('sweeper', 'start')",
-            )?
-            .execute(params![
-                consumer,
-                message_id,
-                owner,
-                state,
-                reason,
-                self.finished_at_ms,
-                claimed_at_ms
-            ])?;
-        if moved == 1 {
-            log::warn!("{message_id} dest={consumer} answered after it was called ERROR: {state}");
-            tally::add(tx, &self.day, consumer.as_str(), settled_as(state), 1)?;
-            apply_reports(tx, consumer, message_id, &self.day, self.finished_at_ms)?;
-        }
-        Ok(())
-    }
-
-    /// True if the row was gone and is there again.
-    fn write_again(&self, tx: &Connection) -> rusqlite::Result<bool> {
-        let Sending { consumer, message_id, owner, claimed_at_ms, .. } = &self.sending;
-        let (state, code, vendor_ref, reason) = self.ended();
-        let inserted = tx
-            .prepare_cached(
-                "INSERT INTO inbox (consumer, message_id, fingerprint, status, vendor_code, vendor_ref, reason, claimed_by,
-                                    claimed_at_ms, finished_at_ms, settled_by)
-                 SELECT ?1, ?2, 'unknown', ?3, ?4, ?5, ?6, ?7, ?8, ?9, 'worker'
-                  WHERE NOT EXISTS (SELECT 1 FROM inbox WHERE message_id = ?2)",
-            )?
-            .execute(params![
-                consumer,
-                message_id,
-                state,
-                code,
-                vendor_ref,
-                reason,
-                owner,
-                claimed_at_ms,
-                self.finished_at_ms
-            ])?;
-        if inserted == 1 {
+        let (state, code, vendor_ref, _) = self.ended();
+        let counted = if !matches!(self.outcome, Outcome::NotSent { .. }) && self.write(tx, END_AGAIN)? == 1 {
             log::error!(
                 "{message_id} dest={consumer} its row in the inbox was deleted during its call; it is written again"
             );
-            tally::add(tx, &self.day, consumer.as_str(), state.as_str(), 1)?;
-        }
-        Ok(inserted == 1)
+            state.as_str()
+        } else {
+            tx.prepare_cached(ADD_WHAT_IT_KNOWS)?.execute(params![
+                consumer,
+                message_id,
+                owner,
+                claimed_at_ms,
+                code,
+                vendor_ref
+            ])?;
+            if state == InboxState::Error || self.write(tx, END_LATE)? == 0 {
+                return Ok(());
+            }
+            log::warn!("{message_id} dest={consumer} answered after it was called ERROR: {state}");
+            settled_as(state)
+        };
+        tally::add(tx, &self.day, consumer.as_str(), counted, 1)?;
+        apply_reports(tx, consumer, message_id, &self.day, self.finished_at_ms)?;
+        Ok(())
     }
 }
 
@@ -165,31 +160,11 @@ impl Work for Record {
                 self.late(connection)
             };
         }
-        let (state, code, vendor_ref, reason) = self.ended();
-        let moved = connection
-            .prepare_cached(
-                "UPDATE inbox SET status = ?4, vendor_code = ?5, vendor_ref = ?6, reason = ?7, finished_at_ms = ?8,
-                        settled_by = 'worker'
-                  WHERE consumer = ?1 AND message_id = ?2 AND status = 'SENDING' AND claimed_by = ?3
-                    AND claimed_at_ms = ?9 AND id = ?10",
-            )?
-            .execute(params![
-                consumer,
-                message_id,
-                owner,
-                state,
-                code,
-                vendor_ref,
-                reason,
-                self.finished_at_ms,
-                claimed_at_ms,
-                row
-            ])?;
-        if moved == 0 {
+        if self.write(connection, END)? == 0 {
             return self.late(connection);
         }
         attempt::append(connection, &self.attempt)?;
-        self.ended = Some(state);
+        self.ended = Some(self.ended().0);
         self.applied = apply_reports(connection, consumer, message_id, &self.day, self.finished_at_ms)?;
         Ok(())
     }
