@@ -31,4 +31,5 @@ mod producers;
 mod schema;
 mod torture;
 mod trace;
+mod upgrade;
 mod verify;

@@ -229,3 +229,49 @@ impl Work for Release {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::{Part, migrate};
+    use crate::message::{Destination, MessageId, OwnerId};
+    use crate::report::{self, Way};
+    use crate::store::attempt::AttemptOutcome;
+
+    /// Its row was deleted by hand in mid-call, and the vendor's report had come before the answer.
+    #[test]
+    fn a_row_that_is_written_again_gets_what_reports_said_meanwhile() {
+        let connection = Connection::open_in_memory().expect("opens");
+        connection.execute_batch(migrate::schema(Part::Inbox)).expect("the schema");
+        let (consumer, message_id) = (Destination::new("biz"), MessageId::new("ow-1"));
+        let value = serde_json::json!({"MSGID": "m1", "MEDIA": "SMS", "RESULT": "4100", "REFKEY": "ow-1"});
+        let told = report::normalise(&value).expect("a report");
+        let _ = crate::store::report::keep(&connection, (&consumer, &consumer), &told, Way::Poll, true, 5)
+            .expect("kept");
+        let attempt = Attempt {
+            consumer: consumer.clone(),
+            message_id: message_id.clone(),
+            started_at_ms: 1,
+            waiting_us: 0,
+            timing: Default::default(),
+            outcome: AttemptOutcome::Unknown,
+            http_status: None,
+            vendor_code: None,
+            reason: None,
+            claimed_by: OwnerId::new("a:1"),
+            traceparent: None,
+        };
+        let unknown = Outcome::Unknown { code: None, reason: "reset".into() };
+        let sending = Sending::for_tests(consumer, message_id);
+        let mut record = Record::new(sending, unknown, attempt, "2026-01-01".into(), 9, Box::new(|_| {}));
+        for _ in 0..2 {
+            record.apply(&connection).expect("recorded"); // repeatable, as after a failed commit
+        }
+        let row: (String, String, String) = connection
+            .query_row("SELECT status, delivery, settled_by FROM inbox", [], |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+            })
+            .expect("one row");
+        assert_eq!(row, ("SENT".into(), "DELIVERED".into(), "report".into()));
+    }
+}
