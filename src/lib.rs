@@ -30,6 +30,7 @@ pub mod listen;
 pub mod message;
 pub mod once;
 pub mod outbox;
+pub mod outboxes;
 pub mod owner;
 pub mod pause;
 pub mod percent;

@@ -32,16 +32,18 @@ pub struct Args {
 /// Runs the command.
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     let settings = file.load_for_looking()?;
-    let views = super::source::views(file, &settings)?;
+    let mut views = views::open(&settings)?;
     if views.inbox.is_none() {
-        match through_agent::show(&settings, &args.id) {
+        match through_agent::show(&settings, file.source.clone(), &args.id) {
             Ok(outcome) => return outcome,
             Err(why) => eprintln!("the vendor's side is not shown: {why}"),
         }
     }
+    let home = super::source::of_message(file, &settings, views.inbox.as_ref(), &args.id)?;
+    views.look_into(&home)?;
     let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());
     let found = views
-        .outbox
+        .rows()
         .query_row(
             &format!("SELECT {}, payload, ordering_key, claimed_by, claimed_until_ms, traceparent, wiped_at_ms FROM outbox WHERE message_id = ?1 OR dedup_key = ?1 ORDER BY message_id = ?1 DESC LIMIT 1", views::COLUMNS),
             [&args.id],
@@ -51,8 +53,8 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         .map_err(io)?;
     let Some((line, payload, ordering_key, claimed_by, claimed_until_ms, traceparent, wiped_at_ms)) = found
     else {
-        let hint = if file.source.is_none() {
-            " in outbox.db (for an application's file: --source NAME)"
+        let hint = if views.inbox.is_none() {
+            " in outbox.db; the sources only the agent's user can see"
         } else {
             ""
         };
@@ -76,6 +78,9 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     let mut say = |name: &str, value: String| out.push_str(&format!("{name:<13}{}\n", output::plain(&value)));
     say("message", line.message_id.clone());
     say("key", line.dedup_key.clone());
+    if let Some(name) = home.source() {
+        say("source", format!("{name}, {}", home.path().display()));
+    }
     say("kind", format!("{} ({}), priority {}", line.kind, line.class, line.priority));
     say(
         "destination",
@@ -204,7 +209,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         }
         out.push_str(&settling::story(inbox, &line, fate.as_ref(), zone).map_err(io)?);
     }
-    let deeds: Vec<Vec<String>> = deeds(&views.outbox, &line.message_id)
+    let deeds: Vec<Vec<String>> = deeds(views.rows(), &line.message_id)
         .map_err(io)?
         .into_iter()
         .map(|deed| vec![at(deed.at_ms), deed.verb, deed.who, deed.before, deed.after, deed.note])
@@ -321,7 +326,7 @@ fn as_json(
     reveal: bool,
 ) -> Outcome {
     let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());
-    let deeds = deeds(&views.outbox, &line.message_id).map_err(io)?;
+    let deeds = deeds(views.rows(), &line.message_id).map_err(io)?;
     let (mut vendor, mut calls) = (Value::Null, Vec::new());
     if let Some(inbox) = &views.inbox {
         if let Some(fate) = views::fate(inbox, &line.destination, &line.message_id).map_err(io)? {
@@ -356,7 +361,7 @@ fn as_json(
         line.recipient = output::masked(&line.recipient);
     }
     let object = json!({
-        "message": line, "more": facts, "vendor": vendor, "vendor_visible": views.inbox.is_some(), "calls": calls,
+        "message": line, "source": views.source.as_ref().map(|(name, _)| name), "more": facts, "vendor": vendor, "vendor_visible": views.inbox.is_some(), "calls": calls,
         "deeds": deeds, "now": now,
     });
     output::print(&(output::json(&object)? + "\n"))
