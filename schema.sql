@@ -397,7 +397,8 @@ SELECT id, message_id, dedup_key, kind, class, destination,
   FROM outbox;
 
 -- part: inbox
--- Lives in inbox.db, the agent's own file; nobody else writes it.
+-- Lives in inbox.db, the agent's own file; nobody else writes it. The tables of the part `once` below stand there, too:
+-- the vendors' reports are its events.
 
 CREATE TABLE onceward_meta (
   key   TEXT PRIMARY KEY NOT NULL,   -- inbox_schema, agent_id, ...
@@ -560,11 +561,13 @@ BEGIN
   SELECT RAISE(ABORT, 'onceward: the audit is not edited');
 END;
 
--- What vendors said later of what they took: once for each content, with counts of repeats. No number, no text.
--- A report waits here until its message has left SENDING; one whose message is not known stays, for people to see.
+-- What vendors said later of what they took: once for each content, with counts of repeats. No number, no text. Each is
+-- the effect of an event of `once` (part once, which this file holds too): its marker says that it is known, and names
+-- the row. A report waits here until its message has left SENDING; one whose message is not known stays, for people.
 CREATE TABLE report (
   id          INTEGER PRIMARY KEY,
-  consumer    TEXT NOT NULL,                        -- destination
+  account     TEXT NOT NULL,                        -- the destination to which it was told: whose events it belongs to
+  consumer    TEXT NOT NULL,                        -- the destination of the message it is about
   item        TEXT NOT NULL,                        -- what it is about: the vendor's id of one sent item '/' its medium
   message_id  TEXT NOT NULL,                        -- our reference as it was told; '' = none was told
   vendor_ref  TEXT,                                 -- the key of the answer to our call
@@ -573,11 +576,10 @@ CREATE TABLE report (
   meaning     TEXT NOT NULL,                        -- in words
   said_at_ms  INTEGER,                              -- the vendor's own time
   way         TEXT NOT NULL,                        -- how it came first
-  counts      INTEGER NOT NULL,                     -- 0 = quarantined: contradicts an earlier one about the same item
+  counts      INTEGER NOT NULL,                     -- 0 = contradicts an earlier end of its item: see onceward_once_quarantine
   copies      INTEGER NOT NULL DEFAULT 1,
   first_at_ms INTEGER NOT NULL,
   last_at_ms  INTEGER NOT NULL,
-  UNIQUE (consumer, item, code, message_id),
   CONSTRAINT verdict_is_known CHECK (verdict IN ('DELIVERED', 'UNDELIVERED', 'UNCERTAIN', 'UNLISTED')),
   CONSTRAINT way_is_known CHECK (way IN ('WEBHOOK', 'POLL')),
   CONSTRAINT counts_is_0_or_1 CHECK (counts IN (0, 1))
@@ -636,6 +638,7 @@ SELECT report.message_id, report.consumer AS destination, report.code, report.ve
   FROM report LEFT JOIN inbox ON inbox.consumer = report.consumer AND inbox.message_id = report.message_id;
 -- part: once
 -- Lives in an application's own file, beside its business tables: which events a consumer has taken, with the result.
+-- And in inbox.db, where the consumers are the accounts whose vendors report.
 -- Written by src/store/once.rs alone, in the same transaction as the effect. Any SQLite from 3.26 on, any journal mode.
 
 CREATE TABLE IF NOT EXISTS onceward_meta (

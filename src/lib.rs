@@ -31,6 +31,7 @@ pub mod message;
 pub mod once;
 pub mod order;
 pub mod outbox;
+pub mod outboxes;
 pub mod owner;
 pub mod pause;
 pub mod percent;

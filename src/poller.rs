@@ -27,9 +27,9 @@ use crate::hold::Hold;
 use crate::message::Destination;
 use crate::policy::Policy;
 use crate::rate::Rate;
+use crate::report::intake::{Effect, TakeIn, Taken};
 use crate::report::{self, Report, Verdict, Way};
 use crate::store::inbox::Applied;
-use crate::store::report::{Effect, TakeIn, Taken};
 use crate::vendor::{Refused, ReportSource, Vendor};
 
 /// Reports in one commit: claims of live messages wait for it.
@@ -61,8 +61,8 @@ pub fn take_in(
     let (reply, answer) = crossbeam_channel::bounded(1);
     let day = policy.day(wall_ms());
     let effects = Vec::with_capacity(reports.len());
-    let consumers = std::iter::once(&account.destination).chain(&account.others).cloned().collect();
-    (Box::new(TakeIn { consumers, reports, way, day, reply, effects }), answer)
+    let destinations = std::iter::once(&account.destination).chain(&account.others).cloned().collect();
+    (Box::new(TakeIn { destinations, reports, way, day, reply, effects }), answer)
 }
 
 /// Log lines for what was settled, and one alert for each kind of trouble, whatever the number.

@@ -18,15 +18,15 @@ use crate::alert::{Alerts, Cause};
 use crate::clock::{self, ms, wall_ms};
 use crate::db::pool::Pool;
 use crate::db::writer::{Work, Writer};
-use crate::db::{self, Durability, Part};
 use crate::gate::{Gate, Room};
 use crate::hold::Hold;
 use crate::message::{Destination, MessageId};
+use crate::outboxes::Outboxes;
 use crate::policy::Policy;
 use crate::rate::Rate;
-use crate::settle::{self, End, RearmDone, Settle, Settled, Speaker};
+use crate::settle::{self, End, Opened, RearmDone, Settle, Settled, Speaker};
 use crate::store::inquiry::{self, Due, Inquiry};
-use crate::store::rearm;
+use crate::store::{inbox, rearm};
 use crate::vendor::{LookedUp, Vendor};
 
 /// Pauses before each asking; the last repeats.
@@ -41,6 +41,9 @@ const LOOK_MAX: u32 = 50;
 const REARM_EVERY: Duration = Duration::from_secs(1);
 /// Between two looks when nothing rings: a note of a command that ran while the agent was down is found at the start.
 const REARM_IDLE: Duration = Duration::from_secs(60);
+
+/// Notes looked at in one round.
+const NOTES_MAX: u32 = 1_000;
 
 /// Pause before the asking after `asked` of them.
 fn pause(asked: u32) -> Duration {
@@ -245,10 +248,12 @@ impl Work for Asked {
     }
 }
 
-/// The room that opens the outbox rows of what was proven not sent.
+/// The room that opens the outbox rows of what was proven not sent, in whichever outbox they stand.
 pub struct Rearmer {
-    /// The outbox file.
+    /// The agent's own outbox file; the sources are as the inbox lists them.
     pub outbox: PathBuf,
+    /// To tell people of what is out of reach.
+    pub alerts: Alerts,
     /// The inbox's one writer.
     pub writer: Writer,
     /// Readers of the inbox.
@@ -278,27 +283,45 @@ impl Rearmer {
         }
     }
 
-    /// Every open note once; how many are left (as far as this round knows).
+    /// Every open note once; how many may be closed soon (as far as this round knows). What is out of reach is not among
+    /// them: it is looked at again at the next ring, and each minute.
     pub fn round(&self) -> Result<usize, String> {
         let reader = self.inbox.get().map_err(|error| error.to_string())?;
-        let notes = rearm::open(&reader, 100).map_err(|error| error.to_string())?;
+        let mut notes = rearm::open(&reader, NOTES_MAX).map_err(|error| error.to_string())?;
         if notes.is_empty() {
             return Ok(0);
         }
-        // Synced, unlike the relay's own commits: the note is closed on the word of it.
-        let mut outbox = db::open_writer(&self.outbox, Part::Outbox, Durability::Full)
-            .map_err(|error| error.to_string())?;
-        for (consumer, message_id) in &notes {
-            let closed = settle::open_outbox_row(&reader, &mut outbox, consumer, message_id)
-                .map_err(|error| error.to_string())?;
-            if closed {
-                self.writer.submit(Box::new(RearmDone {
-                    consumer: consumer.clone(),
-                    message_id: message_id.clone(),
-                }));
+        let outboxes = Outboxes::read(&self.outbox, Some(&reader)).map_err(|error| error.to_string())?;
+        let mut soon = notes.len();
+        let done = |consumer: &Destination, message_id: &MessageId| {
+            self.writer
+                .submit(Box::new(RearmDone { consumer: consumer.clone(), message_id: message_id.clone() }));
+        };
+        let mut unknown = Vec::new();
+        for (consumer, message_id) in notes.drain(..) {
+            match inbox::state(&reader, &consumer, &message_id).map_err(|error| error.to_string())? {
+                Some(_) => done(&consumer, &message_id), // it is on its way again, or has been
+                None => unknown.push((consumer, message_id)),
             }
         }
-        Ok(notes.len())
+        drop(reader); // an application may keep us waiting for its lock
+        for (consumer, message_id) in &unknown {
+            let opened = settle::open_outbox_row(&outboxes, consumer, message_id)
+                .map_err(|error| error.to_string())?;
+            match opened {
+                Opened::Done => done(consumer, message_id),
+                Opened::NotYet => {}
+                Opened::OutOfReach(why) => {
+                    soon -= 1;
+                    self.alerts.raise(
+                        Cause::Error,
+                        consumer.as_str(),
+                        format!("{message_id} was proven not sent and shall wait again, but its row is out of reach: {why}"),
+                    );
+                }
+            }
+        }
+        Ok(soon)
     }
 }
 

@@ -2,15 +2,29 @@
 //!
 //! The end does not depend on the order in which the answer to our call and the reports arrive: it is computed from the
 //! set of them ([`settle`]). A report that comes while the call is still out waits in its table until the outcome is
-//! recorded. Serves F29. Never reads a clock, a table or a number: the recipient's number is not even read.
+//! recorded. [`intake`] takes them in, once each. Serves F29. Never reads a clock, a table or a number: the recipient's
+//! number is not even read.
+
+pub mod intake;
 
 use serde_json::{Map, Value};
 
 use crate::lifecycle::{InboxEvent, InboxState};
+use crate::message::Destination;
 use crate::vendor::bizppurio::report_codes::{self, Delivery};
 
-/// Longest field that is taken, characters; the documented ones are far shorter.
-const FIELD_CHARS_MAX: usize = 100;
+// The longest fields that are taken, characters: together an event's id, which holds 200 (`ONCE_KEY_CHARS_MAX`). The
+// documented ones are far shorter: references have at most 32, codes 4.
+const ITEM_CHARS_MAX: usize = 80;
+const MEDIUM_CHARS_MAX: usize = 20;
+const CODE_CHARS_MAX: usize = 20;
+const REFERENCE_CHARS_MAX: usize = 70;
+const VENDOR_REF_CHARS_MAX: usize = 100;
+const SEPARATORS: usize = 3;
+const _: () = assert!(
+    ITEM_CHARS_MAX + MEDIUM_CHARS_MAX + CODE_CHARS_MAX + REFERENCE_CHARS_MAX + SEPARATORS
+        <= crate::limits::ONCE_KEY_CHARS_MAX
+);
 
 /// What a result code says about the customer's phone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -94,6 +108,22 @@ impl Report {
     }
 }
 
+/// The consumers, as `once` has them, of what an account's vendor reports: its reports, and how its items ended.
+pub fn consumers(account: &Destination) -> [String; 2] {
+    [format!("report:{account}"), format!("report-end:{account}")]
+}
+
+/// The event that a report is. The same item, code and reference: the same report, however often and whenever it comes.
+pub fn event(item: &str, code: &str, reference: &str) -> String {
+    format!("{item}/{code}/{reference}")
+}
+
+/// The event that an item has ended so. Its right is the item: it ends in one way, and is about one message. `None` for
+/// what settles nothing.
+pub fn end(item: &str, verdict: Verdict, reference: &str) -> Option<String> {
+    (verdict.is_final() && !reference.is_empty()).then(|| format!("{item} {} {reference}", verdict.as_str()))
+}
+
 /// Why something is no report; names fields, never values.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
@@ -104,10 +134,11 @@ pub fn normalise(value: &Value) -> Result<Report, Unreadable> {
     let Value::Object(fields) = value else {
         return Err(Unreadable("a report is a JSON object".into()));
     };
-    let required =
-        |name: &str| field(fields, &[name])?.ok_or_else(|| Unreadable(format!("a report without {name}")));
-    let vendor_item = required("MSGID")?;
-    let code = required("RESULT")?;
+    let required = |name: &str, chars_max| {
+        field(fields, &[name], chars_max)?.ok_or_else(|| Unreadable(format!("a report without {name}")))
+    };
+    let vendor_item = required("MSGID", ITEM_CHARS_MAX)?;
+    let code = required("RESULT", CODE_CHARS_MAX)?;
     let (verdict, meaning) = match report_codes::look_up(&code) {
         Some(row) => (
             match row.delivery {
@@ -120,12 +151,13 @@ pub fn normalise(value: &Value) -> Result<Report, Unreadable> {
         None => (Verdict::Unlisted, "a result code that is not in our table"),
     };
     // One vendor document spells it without the second I.
-    let seconds = field(fields, &["UNIXTIME", "UNIXTME"])?.and_then(|text| text.parse::<i64>().ok());
+    let seconds =
+        field(fields, &["UNIXTIME", "UNIXTME"], CODE_CHARS_MAX)?.and_then(|text| text.parse::<i64>().ok());
     Ok(Report {
         vendor_item,
-        medium: field(fields, &["MEDIA"])?.unwrap_or_default(),
-        reference: field(fields, &["REFKEY"])?.unwrap_or_default(),
-        vendor_ref: field(fields, &["CMSGID"])?,
+        medium: field(fields, &["MEDIA"], MEDIUM_CHARS_MAX)?.unwrap_or_default(),
+        reference: field(fields, &["REFKEY"], REFERENCE_CHARS_MAX)?.unwrap_or_default(),
+        vendor_ref: field(fields, &["CMSGID"], VENDOR_REF_CHARS_MAX)?,
         code,
         verdict,
         meaning,
@@ -134,7 +166,11 @@ pub fn normalise(value: &Value) -> Result<Report, Unreadable> {
 }
 
 /// The first of the names that has a value, in any case; text or a number, trimmed, bounded.
-fn field(fields: &Map<String, Value>, names: &[&str]) -> Result<Option<String>, Unreadable> {
+fn field(
+    fields: &Map<String, Value>,
+    names: &[&str],
+    chars_max: usize,
+) -> Result<Option<String>, Unreadable> {
     for name in names {
         let found = fields.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value);
         let text = match found {
@@ -143,10 +179,8 @@ fn field(fields: &Map<String, Value>, names: &[&str]) -> Result<Option<String>, 
             Some(Value::Number(number)) => number.to_string(),
             Some(_) => return Err(Unreadable(format!("{name} is neither text nor a number"))),
         };
-        if text.chars().count() > FIELD_CHARS_MAX || text.contains(char::is_control) {
-            return Err(Unreadable(format!(
-                "{name} is longer than {FIELD_CHARS_MAX} characters, or not plain"
-            )));
+        if text.chars().count() > chars_max || text.contains(char::is_control) {
+            return Err(Unreadable(format!("{name} is longer than {chars_max} characters, or not plain")));
         }
         if !text.is_empty() {
             return Ok(Some(text));
@@ -231,7 +265,7 @@ mod tests {
             (json!({"MSGID": "m", "RESULT": ["4100"]}), "RESULT is neither text nor a number"),
             (
                 json!({"MSGID": "m".repeat(101), "RESULT": "1"}),
-                "MSGID is longer than 100 characters, or not plain",
+                "MSGID is longer than 80 characters, or not plain",
             ),
         ] {
             assert_eq!(normalise(&value), Err(Unreadable(said.into())));

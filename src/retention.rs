@@ -9,7 +9,8 @@
 //! | the outbox row itself (its key) | it is wiped and its end is `keys` old |
 //! | an inbox row | SENT or FAILED, `keys` old, and no outbox has the message any more |
 //! | a line of the call log | `keys` old, and neither an outbox nor the inbox has the message any more |
-//! | a quarantined row, an alert | `keys` old |
+//! | a report, its markers of `once` with it | `keys` old since it came last, and the same |
+//! | a quarantined row, a refusal of `once`, an alert | `keys` old |
 //! | a day of the tally | `keys` old: it becomes part of one sum |
 //!
 //! So an inbox row outlives every outbox row that could hand its message over again; that deletion is synced before

@@ -4,12 +4,16 @@
 //! verdict leads from ERROR alone, so a report or a person that was first wins. *Not sent* is refused where a report
 //! names the message (the vendor has it), and a look-up may say it once only.
 
+use std::path::Path;
+
 use rusqlite::Connection;
 
 use crate::clock::wall_ms;
+use crate::db::DbError;
 use crate::db::writer::Work;
 use crate::lifecycle::{InboxEvent, InboxState};
 use crate::message::{Destination, MessageId};
+use crate::outboxes::{NoFile, Outboxes};
 use crate::store::inbox::{self, Verdict};
 use crate::store::outbox::{self, Rearmed};
 use crate::store::{audit, meta, rearm, report};
@@ -182,27 +186,54 @@ impl Work for RearmDone {
     }
 }
 
-/// Opens the outbox row of a noted message, in a synced commit. True when the note may be closed.
-///
-/// `inbox` is any connection to the inbox; `outbox` must be opened with `Durability::Full`, since the note is closed on
-/// the word of this commit.
+/// What became of a noted message's outbox row.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Opened {
+    /// The note may be closed: the row waits again, or need not.
+    Done,
+    /// The relay has it in hand: look again soon.
+    NotYet,
+    /// No outbox that can be read has the row, though it cannot have been purged: its source is out of reach. The note
+    /// stays; this is why, for people.
+    OutOfReach(String),
+}
+
+/// Opens the outbox row of a noted message, in whichever outbox it stands, in a synced commit: the note is closed on the
+/// word of it. The caller has seen that the inbox does not know the message: else it is on its way again, or has been.
 pub fn open_outbox_row(
-    inbox: &Connection,
-    outbox: &mut Connection,
+    outboxes: &Outboxes,
     consumer: &Destination,
     message_id: &MessageId,
-) -> rusqlite::Result<bool> {
-    if inbox::state(inbox, consumer, message_id)?.is_some() {
-        return Ok(true); // it is on its way again, or has been
-    }
+) -> Result<Opened, DbError> {
+    let sqlite = |path: &Path, error| DbError::sqlite(path, error);
+    let file = match outboxes.choose(None, message_id.as_str()) {
+        Ok(file) => file,
+        Err(NoFile::Own(error)) => return Err(error),
+        Err(other) => return Ok(Opened::OutOfReach(other.to_string())),
+    };
+    let mut outbox = match file.writer() {
+        Err(error) if file.source().is_some() => return Ok(Opened::OutOfReach(error.to_string())),
+        opened => opened?,
+    };
     let reason = "proven never to have reached the vendor; goes again under the same id";
-    let rearmed = crate::db::write(outbox, |tx| outbox::rearm(tx, message_id, reason, wall_ms()))?;
+    let rearmed = crate::db::write(&mut outbox, |tx| outbox::rearm(tx, message_id, reason, wall_ms()));
+    let rearmed = match rearmed {
+        Err(error) if file.source().is_some() => {
+            return Ok(Opened::OutOfReach(sqlite(file.path(), error).to_string()));
+        }
+        rearmed => rearmed.map_err(|error| sqlite(file.path(), error))?,
+    };
     match rearmed {
         Rearmed::Yes => log::warn!("{message_id} waits again dest={consumer}: {reason}"),
-        Rearmed::Gone => {
-            log::error!("{message_id} was not sent, and its row is gone or wiped: nothing to send")
+        Rearmed::Wiped => {
+            log::error!("{message_id} was not sent, and its content was wiped: nothing to send")
         }
-        Rearmed::NotNeeded | Rearmed::NotYet => {}
+        Rearmed::Missing => {
+            let reason = "no outbox that is served has its row; was its source removed?";
+            return Ok(Opened::OutOfReach(reason.into()));
+        }
+        Rearmed::NotNeeded => {}
+        Rearmed::NotYet => return Ok(Opened::NotYet),
     }
-    Ok(rearmed != Rearmed::NotYet)
+    Ok(Opened::Done)
 }

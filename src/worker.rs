@@ -8,7 +8,7 @@
 //!
 //! Never: writes the outbox, tries again what may have arrived anywhere else, decides when a row is tried again.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -110,18 +110,34 @@ impl Worker {
             until: handoff.until,
             to: handoff.confirm.clone(),
         };
-        // Only what comes before the claim can unwind to here: the call itself is caught where its outcome is made.
-        let answer = catch_unwind(AssertUnwindSafe(|| self.deliver(handoff, &say))).unwrap_or_else(|_| {
-            log::error!("{id} a panic before its claim: this is a bug; nothing was sent");
-            Some(Answer::HandoffFailed("INTERNAL: a panic before the claim".into()))
-        });
+        let progress = Progress::default();
+        // An adapter's panic is caught where its outcome is made; this is for a bug of ours, before or after.
+        let answer = catch_unwind(AssertUnwindSafe(|| self.deliver(handoff, &say, &progress)))
+            .unwrap_or_else(|_| Some(self.broken_off(&id, &progress)));
         // `None`: the record confirms after its commit.
         if let Some(answer) = answer {
             say.tell(answer);
         }
     }
 
-    fn deliver(&self, handoff: Handoff, say: &Say) -> Option<Answer> {
+    /// What is known of a hand-off that ended in a panic. After its claim nothing is proven: the row stays SENDING unless
+    /// its outcome was on its way to the writer, and SENDING is never sent again.
+    fn broken_off(&self, id: &MessageId, progress: &Progress) -> Answer {
+        if let Some(pass) = progress.pass.get() {
+            self.shared.gate.give_back(pass); // else a closed destination would wait for this probe for ever
+        }
+        if !progress.claimed.get() {
+            log::error!("{id} a panic before its claim: this is a bug; nothing was sent, it is tried again");
+            return Answer::HandoffFailed("INTERNAL: a panic before the claim".into());
+        }
+        log::error!(
+            "{id} a panic after its claim: this is a bug; it may have been sent and is not sent again. If its outcome was \
+             not recorded, it becomes ERROR at the end of alert.stale_sending or at the next start: see `onceward show {id}`"
+        );
+        Answer::HandoffFailed("INTERNAL: a panic after the claim; it may have been sent".into())
+    }
+
+    fn deliver(&self, handoff: Handoff, say: &Say, progress: &Progress) -> Option<Answer> {
         let Shared { gate, stop, writer, .. } = &*self.shared;
         if stop.load(Ordering::Relaxed) {
             return Some(Answer::Returned("STOPPING"));
@@ -136,7 +152,8 @@ impl Worker {
         let Some(pass) = gate.may_call(clock::mono()) else {
             return Some(Answer::Returned(if gate.is_paused() { PAUSED } else { "DESTINATION_CLOSED" }));
         };
-        let answer = self.claim_and_call(handoff, pass, say);
+        progress.pass.set(Some(pass));
+        let answer = self.claim_and_call(handoff, pass, say, progress);
         if answer.is_some() {
             gate.give_back(pass); // a probe that did not come to a call
         }
@@ -144,7 +161,7 @@ impl Worker {
     }
 
     /// The straight pipe. Returns an answer where no call was made.
-    fn claim_and_call(&self, handoff: Handoff, pass: Pass, say: &Say) -> Option<Answer> {
+    fn claim_and_call(&self, handoff: Handoff, pass: Pass, say: &Say, progress: &Progress) -> Option<Answer> {
         let shared = &*self.shared;
         // `_held` is given back at the end of this function, whatever that is.
         let Handoff { again, message, claimed, held: _held, .. } = handoff;
@@ -190,6 +207,7 @@ impl Worker {
             }
         };
         // From here to the record nothing interrupts.
+        progress.claimed.set(true);
         let _ = kill::point("worker-after-claim");
         let started_at_ms = wall_ms();
         // Since it was due (or came): what the customer waited for, not only our part of it.
@@ -589,6 +607,15 @@ impl Say {
         let message_id = self.message_id.clone();
         let _ = self.to.send(Event::Confirm(Confirm { row: self.row, message_id, answer }));
     }
+}
+
+/// How far a hand-off has come.
+#[derive(Default)]
+struct Progress {
+    /// The gate's leave to call, which only one may have while the gate is closed.
+    pass: Cell<Option<Pass>>,
+    /// Its SENDING row is on the disk.
+    claimed: Cell<bool>,
 }
 
 struct Waited {

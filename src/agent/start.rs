@@ -203,6 +203,7 @@ impl Agent {
         let sources = spawn("sources", move || sources.run())?;
         let rearmer = Rearmer {
             outbox: outbox_path.clone(),
+            alerts: alerts.clone(),
             writer: writer.clone(),
             inbox: inbox_pool.clone(),
             heard: rearm_heard,
@@ -214,7 +215,6 @@ impl Agent {
             listen::Context {
                 writer: writer.clone(),
                 inbox: inbox_pool,
-                outbox: pool::open(outbox_path.clone(), Part::Outbox, 1)?,
                 policy: policy.clone(),
                 alerts: alerts.clone(),
                 webhooks,
@@ -225,6 +225,7 @@ impl Agent {
                 settings: Arc::new(settings.clone()),
                 destinations: endpoints,
                 relay: relay_events.clone(),
+                served: served.clone(),
             },
         )?;
         let retention = Room::start(RoomParts {

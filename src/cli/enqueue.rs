@@ -95,7 +95,10 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         );
         return Err(Failure::new(exit::TRY_AGAIN, text));
     }
-    let mut connection = super::source::outbox(file, &settings)?;
+    let state = StateDir::new(&settings.agent.state_dir);
+    // The list of sources is in the inbox, which a producer may not read: it is asked for only where one is named.
+    let inbox = if file.source.is_some() { super::views::inbox(&state)? } else { None };
+    let mut connection = super::source::named(file, &settings, inbox.as_ref())?.writer()?;
     let quiet = args.quiet;
     let mut say = |text: String| {
         if !quiet {

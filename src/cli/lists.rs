@@ -10,6 +10,7 @@ use super::{Failure, Outcome, dest, output, through_agent, views};
 use crate::clock::wall_ms;
 use crate::exit;
 use crate::lifecycle::OutboxState;
+use crate::owner::StateDir;
 
 /// Rows read at once.
 const PAGE: usize = 1000;
@@ -52,16 +53,13 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     } else {
         filter::states(&args.filter.state)?
     };
-    let views = views::open_joined(file, &settings)?;
-    // Beside the list, so that JSON lines stay JSON lines.
-    if let Some(held) = &views.held {
-        eprintln!("HELD: nothing is sent: {held}");
-    }
     // A member of the group cannot look into the inbox; the running agent can.
-    if !views.inbox && file.source.is_none() && !args.trouble && args.filter.state.len() <= 1 {
+    let visible = views::inbox(&StateDir::new(&settings.agent.state_dir))?.is_some();
+    if !visible && !args.trouble && args.filter.state.len() <= 1 {
         let older_ms =
             args.filter.older.as_deref().map(|text| filter::span_ms("--older", text)).transpose()?;
         let query = [
+            ("source", file.source.clone()),
             ("state", args.filter.state.first().map(|state| state.to_ascii_uppercase())),
             ("dest", args.filter.dest.clone()),
             ("kind", args.filter.kind.clone()),
@@ -74,6 +72,11 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
             Ok(outcome) => return outcome,
             Err(why) => eprintln!("the vendor's side is not shown: {why}"),
         }
+    }
+    let views = views::open_joined(file, &settings)?;
+    // Beside the list, so that JSON lines stay JSON lines.
+    if let Some(held) = &views.held {
+        eprintln!("HELD: nothing is sent: {held}");
     }
     let lists = lists(&args, &states, views.inbox).map_err(|failure| match failure.code {
         exit::NOT_PERMITTED => {

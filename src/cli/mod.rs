@@ -90,7 +90,8 @@ struct Cli {
     /// Settings file [default: $ONCEWARD_CONFIG, then /etc/onceward/onceward.toml]
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// For enqueue, queue, show, hold, release, cancel: the outbox of this source instead of outbox.db
+    /// For enqueue, queue, shape, show, settle and the verbs: the outbox of this source (what names one message by its id
+    /// finds it without)
     #[arg(long, global = true, value_name = "NAME")]
     source: Option<String>,
     #[command(subcommand)]

@@ -3,18 +3,19 @@
 use serde_json::json;
 
 use super::settings_file::SettingsFile;
-use super::{Failure, Outcome, agent_call, output};
+use super::{Failure, Outcome, agent_call, output, through_agent, views};
 use crate::clock::wall_ms;
 use crate::config::Settings;
-use crate::db::{self, Durability, Part};
+use crate::db;
 use crate::exit;
 use crate::listen;
 use crate::message::{Destination, MessageId};
+use crate::outboxes::Outboxes;
 use crate::owner::StateDir;
 use crate::policy::Policy;
-use crate::settle::{self, End, Settle, Speaker};
+use crate::settle::{self, End, Opened, Settle, Speaker};
 use crate::store::outbox::{self, Rearmed};
-use crate::store::{meta, rearm};
+use crate::store::{inbox, meta, rearm};
 use crate::who;
 
 /// Arguments of `settle`.
@@ -56,22 +57,28 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         ));
     }
     let state = StateDir::new(&settings.agent.state_dir);
-    let io =
-        |error: rusqlite::Error| Failure::new(exit::IO, format!("{}: {error}", state.outbox().display()));
-    let reader = db::open_reader(&state.outbox(), Part::Outbox)?;
+    let path = format!("/v1/messages/{}/settle", crate::percent::encode(&args.id));
+    let path = through_agent::path(&path, &[("source", file.source.clone())]);
+    let body = json!({
+        "as": end.as_str(), "note": args.note, "i_checked_the_vendor": args.i_checked_the_vendor, "who": who::this_process(),
+    });
+    // The running agent looks for the message itself: not everybody who may ask it may look.
+    if let Some(answer) = agent_call::post(&settings.listen.socket, &path, &body)? {
+        let text = answer.body["text"].as_str().unwrap_or("the agent gave no reason").to_owned();
+        let message_id = answer.body["message_id"].as_str().unwrap_or(&args.id).to_owned();
+        return tell(&message_id, answer.status, &text);
+    }
+    let inbox = views::inbox(&state)?;
+    let home = super::source::of_message(file, &settings, inbox.as_ref(), &args.id)?;
+    drop(inbox);
+    let io = |error: rusqlite::Error| agent_call::db_failure(home.path(), &error);
+    let reader = home.reader()?;
     let Some((message_id, destination)) = outbox::find(&reader, &args.id).map_err(io)? else {
         return Err(Failure::new(exit::NO_INPUT, format!("no message has the id or key {:?}", args.id)));
     };
-    let path = format!("/v1/messages/{}/settle", crate::percent::encode(message_id.as_str()));
-    let body =
-        json!({ "as": end.as_str(), "note": args.note, "i_checked_the_vendor": args.i_checked_the_vendor });
-    if let Some(answer) = agent_call::post(&settings.listen.socket, &path, &body)? {
-        let text = answer.body["text"].as_str().unwrap_or("the agent gave no reason").to_owned();
-        return tell(&message_id, answer.status, &text);
-    }
-    if end == End::NotSent && outbox::could_rearm(&reader, &message_id).map_err(io)? == Rearmed::Gone {
+    if end == End::NotSent && outbox::could_rearm(&reader, &message_id).map_err(io)? == Rearmed::Wiped {
         let text = "its content was wiped: nothing can be sent; settle it as failed";
-        return tell(&message_id, 409, text);
+        return tell(message_id.as_str(), 409, text);
     }
     drop(reader);
     let settle = Settle {
@@ -84,11 +91,11 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         vendor_ref: None,
     };
     let (status, text) = while_down(file, &settings, &state, &settle)?;
-    tell(&message_id, status, &text)
+    tell(message_id.as_str(), status, &text)
 }
 
 /// Prints the sentence; its status as an exit code.
-fn tell(message_id: &MessageId, status: u16, text: &str) -> Outcome {
+fn tell(message_id: &str, status: u16, text: &str) -> Outcome {
     let line = format!("{message_id} {text}");
     match status {
         200 => output::print(&format!("{line}\n")),
@@ -123,20 +130,27 @@ fn while_down(
     })
     .map_err(|error| failed(&inbox_path, error))?;
     // What was noted now or by an earlier run that died; what the relay of a dead agent still holds waits for its start.
-    let outbox_path = state.outbox();
     let notes: Vec<(Destination, MessageId)> =
         rearm::open(inbox, 1_000).map_err(|error| failed(&inbox_path, error))?;
-    if !notes.is_empty() {
-        let mut outbox = db::open_writer(&outbox_path, Part::Outbox, Durability::Full)?;
-        for (consumer, message_id) in notes {
-            if settle::open_outbox_row(inbox, &mut outbox, &consumer, &message_id)
-                .map_err(|error| failed(&outbox_path, error))?
-            {
-                db::write(inbox, |tx| rearm::done(tx, &consumer, &message_id, now_ms))
-                    .map_err(|error| failed(&inbox_path, error))?;
+    let outboxes =
+        Outboxes::read(&state.outbox(), Some(inbox)).map_err(|error| failed(&inbox_path, error))?;
+    let mut later = String::new();
+    for (consumer, message_id) in notes {
+        let known =
+            inbox::state(inbox, &consumer, &message_id).map_err(|error| failed(&inbox_path, error))?;
+        let opened = match known {
+            Some(_) => Opened::Done, // it is on its way again, or has been
+            None => settle::open_outbox_row(&outboxes, &consumer, &message_id)?,
+        };
+        match opened {
+            Opened::Done => db::write(inbox, |tx| rearm::done(tx, &consumer, &message_id, now_ms))
+                .map_err(|error| failed(&inbox_path, error))?,
+            Opened::OutOfReach(why) if message_id == settle.message_id => {
+                later = format!("; its row is out of reach, and the agent opens it when it is not: {why}");
             }
+            Opened::NotYet | Opened::OutOfReach(_) => {}
         }
     }
     let (status, _, text) = listen::settle::said(settled, settle.end);
-    Ok((status, text))
+    Ok((status, text + &later))
 }

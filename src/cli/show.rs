@@ -12,7 +12,7 @@ use self::json::as_json;
 pub(crate) use self::now::now;
 use self::people::for_people;
 use super::settings_file::SettingsFile;
-use super::{Failure, Outcome, through_agent};
+use super::{Failure, Outcome, through_agent, views};
 use crate::exit;
 
 /// Arguments of `show`.
@@ -32,18 +32,20 @@ pub struct Args {
 /// Runs the command.
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     let settings = file.load_for_looking()?;
-    let views = super::source::views(file, &settings)?;
+    let mut views = views::open(&settings)?;
     if views.inbox.is_none() {
-        match through_agent::show(&settings, &args.id) {
+        match through_agent::show(&settings, file.source.clone(), &args.id) {
             Ok(outcome) => return outcome,
             Err(why) => eprintln!("the vendor's side is not shown: {why}"),
         }
     }
+    let home = super::source::of_message(file, &settings, views.inbox.as_ref(), &args.id)?;
+    views.look_into(&home)?;
     let found =
-        facts::find(&views.outbox, &args.id).map_err(|error| Failure::new(exit::IO, error.to_string()))?;
+        facts::find(views.rows(), &args.id).map_err(|error| Failure::new(exit::IO, error.to_string()))?;
     let Some(found) = found else {
-        let hint = if file.source.is_none() {
-            " in outbox.db (for an application's file: --source NAME)"
+        let hint = if views.inbox.is_none() {
+            " in outbox.db; the sources only the agent's user can see"
         } else {
             ""
         };
@@ -55,6 +57,6 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     if args.json {
         as_json(&views, &settings, found, args.reveal)
     } else {
-        for_people(&views, &settings, &found, args.reveal)
+        for_people(&views, &settings, &home, &found, args.reveal)
     }
 }

@@ -11,12 +11,13 @@ use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use super::settings_file::SettingsFile;
-use super::views::{self, Views};
-use super::{Failure, Outcome, enqueue, output};
+use super::views;
+use super::{Failure, Outcome, output};
 use crate::clock::wall_ms;
 use crate::config::Settings;
 use crate::db::{self, DbError, Durability, Part};
 use crate::exit;
+use crate::outboxes::{File, NoFile, Outboxes};
 use crate::owner::{self, StateDir};
 use crate::source::{self, State};
 use crate::store::meta;
@@ -156,7 +157,8 @@ fn remove(settings: &Settings, name: &str) -> Outcome {
     let removed = db::write(&mut inbox, |tx| list::remove(tx, name))
         .map_err(|error| Failure::from(DbError::sqlite(&state.inbox(), error)))?;
     if !removed {
-        return Err(no_such(name, &listed));
+        let there = listed.into_iter().map(|source| source.name).collect();
+        return Err(NoFile::NoSource { name: name.to_owned(), there }.into());
     }
     let file = listed.iter().find(|source| source.name == name).map_or("", |source| source.file.as_str());
     output::print(&format!("source {name} is forgotten; {file} and its outbox stay as they are\n"))
@@ -234,39 +236,49 @@ fn waiting(file: &Path) -> Result<Waiting, DbError> {
         .map_err(|error| DbError::sqlite(file, error))
 }
 
-/// The outbox that `--source` names, or the agent's own, for reading commands.
-pub fn views(file: &SettingsFile, settings: &Settings) -> Result<Views, Failure> {
-    let mut views = views::open(settings)?;
-    if let Some(path) = named(file, settings)? {
-        views.outbox = source::open_reader(&path)?;
-    }
-    Ok(views)
-}
-
-/// The outbox that `--source` names, or the agent's own, for verbs.
-pub fn outbox(file: &SettingsFile, settings: &Settings) -> Result<Connection, Failure> {
-    match named(file, settings)? {
-        Some(path) => {
-            let connection = source::open_writer(&path)?;
-            // A person's word, and a producer's, is on the disk when the command returns.
-            connection
-                .execute_batch("PRAGMA synchronous = FULL")
-                .map_err(|error| Failure::from(DbError::sqlite(&path, error)))?;
-            Ok(connection)
-        }
-        None => enqueue::open(settings),
-    }
-}
-
-/// The file that `--source` names.
-pub fn named(file: &SettingsFile, settings: &Settings) -> Result<Option<PathBuf>, Failure> {
-    let Some(name) = &file.source else { return Ok(None) };
+/// Every outbox, as far as this user may read the list; `inbox` is `None` where not.
+pub fn outboxes(settings: &Settings, inbox: Option<&Connection>) -> Result<Outboxes, Failure> {
     let state = StateDir::new(&settings.agent.state_dir);
-    let inbox = db::open_reader(&state.inbox(), Part::Inbox)?;
-    let io = |error| Failure::from(DbError::sqlite(&state.inbox(), error));
-    match list::get(&inbox, name).map_err(io)? {
-        Some(source) => Ok(Some(source.file.into())),
-        None => Err(no_such(name, &list::list(&inbox).map_err(io)?)),
+    Outboxes::read(&state.outbox(), inbox)
+        .map_err(|error| Failure::from(DbError::sqlite(&state.inbox(), error)))
+}
+
+/// The outbox that `--source` names, or the agent's own.
+pub fn named(file: &SettingsFile, settings: &Settings, inbox: Option<&Connection>) -> Result<File, Failure> {
+    if file.source.is_some() && inbox.is_none() {
+        return Err(unlisted(settings));
+    }
+    Ok(outboxes(settings, inbox)?.named(file.source.as_deref())?.clone())
+}
+
+/// The outbox of one message: the one that `--source` names, else the one that has it, else the agent's own.
+pub fn of_message(
+    file: &SettingsFile,
+    settings: &Settings,
+    inbox: Option<&Connection>,
+    id_or_key: &str,
+) -> Result<File, Failure> {
+    if file.source.is_some() && inbox.is_none() {
+        return Err(unlisted(settings));
+    }
+    Ok(outboxes(settings, inbox)?.choose(file.source.as_deref(), id_or_key)?.clone())
+}
+
+fn unlisted(settings: &Settings) -> Failure {
+    Failure::new(
+        exit::NOT_PERMITTED,
+        format!("only the agent's user may read the list of sources; {}", super::permission::inbox(settings)),
+    )
+}
+
+impl From<NoFile> for Failure {
+    fn from(why: NoFile) -> Self {
+        match why {
+            NoFile::NoSource { .. } => Self::new(exit::NO_INPUT, why.to_string()),
+            NoFile::Several(_) => Self::new(exit::USAGE, why.to_string()),
+            NoFile::Unread(_) => Self::new(exit::TRY_AGAIN, why.to_string()),
+            NoFile::Own(error) => error.into(),
+        }
     }
 }
 
@@ -274,16 +286,6 @@ fn registry(state: &StateDir) -> Result<(Connection, Vec<Source>), Failure> {
     let inbox = db::open_writer(&state.inbox(), Part::Inbox, Durability::Full)?;
     let listed = list::list(&inbox).map_err(|error| Failure::from(DbError::sqlite(&state.inbox(), error)))?;
     Ok((inbox, listed))
-}
-
-fn no_such(name: &str, listed: &[Source]) -> Failure {
-    let names: Vec<&str> = listed.iter().map(|source| source.name.as_str()).collect();
-    let there = if names.is_empty() {
-        "there are none".to_owned()
-    } else {
-        format!("there are: {}", names.join(", "))
-    };
-    Failure::new(exit::NO_INPUT, format!("no source is named {name:?}; {there}"))
 }
 
 fn check_name(name: &str) -> Result<(), Failure> {

@@ -74,8 +74,8 @@ pub fn queue(settings: &Settings, query: &[(&str, Option<String>)], json: bool) 
 }
 
 /// `show`, as the agent tells it. `Err` is why not.
-pub fn show(settings: &Settings, id: &str) -> Result<Outcome, String> {
-    let path = format!("/v1/messages/{}", crate::percent::encode(id));
+pub fn show(settings: &Settings, source: Option<String>, id: &str) -> Result<Outcome, String> {
+    let path = path(&format!("/v1/messages/{}", crate::percent::encode(id)), &[("source", source)]);
     if let Ok(Some(answer)) = agent_call::get(&settings.listen.socket, &path)
         && answer.status == 404
     {
@@ -100,6 +100,9 @@ fn story(all: &Value, zone: &TimeZone) -> String {
     let mut say = |name: &str, value: String| out.push_str(&format!("{name:<13}{value}\n"));
     say("message", text(&message["message_id"]));
     say("key", text(&message["dedup_key"]));
+    if let Some(name) = all["source"].as_str() {
+        say("source", name.to_owned());
+    }
     say(
         "kind",
         format!("{} ({}), priority {}", text(&message["kind"]), text(&message["class"]), message["priority"]),

@@ -16,10 +16,12 @@ use crate::clock::wall_ms;
 use crate::config::Settings;
 use crate::db;
 use crate::exit;
-use crate::hand;
+use crate::hand::{self, command, word};
 use crate::lifecycle::OutboxState;
 use crate::limits::RELAY_PAUSE;
+use crate::outboxes::{File, NoFile, Outboxes};
 use crate::owner::StateDir;
+use crate::store::outbox;
 use crate::store::outbox::verbs::{By, Found, Moved};
 use crate::who;
 
@@ -68,10 +70,20 @@ pub fn run(file: &SettingsFile, verb: Verb, args: Args) -> Outcome {
             "filters go with ALL: give ids, or ALL in capitals with filters",
         ));
     }
+    let inbox = views::inbox(&StateDir::new(&settings.agent.state_dir))?;
+    // A member of the group cannot look into the inbox; the running agent can.
+    let ids = if all { Vec::new() } else { given(&args.ids)? };
+    if inbox.is_none() && !all {
+        let asked = Asked { verb, note: &args.note, dry_run: args.dry_run, source: file.source.as_deref() };
+        if let Some(counts) = through_agent(&settings, &asked, &ids)? {
+            return counts.end(verb, args.dry_run, false);
+        }
+    }
     let mut work = Work {
         verb,
-        outbox: super::source::outbox(file, &settings)?,
-        inbox: views::inbox(&StateDir::new(&settings.agent.state_dir))?,
+        outbox: super::source::named(file, &settings, inbox.as_ref())?.writer()?,
+        outboxes: super::source::outboxes(&settings, inbox.as_ref())?,
+        inbox,
         who: who::this_process(),
         note: args.note,
         dry_run: args.dry_run,
@@ -81,22 +93,19 @@ pub fn run(file: &SettingsFile, verb: Verb, args: Args) -> Outcome {
     if all {
         work.all(&args.filter)?;
     } else {
-        let ids = given(&args.ids)?;
-        // A member of the group cannot look into the inbox; the running agent can.
-        if work.inbox.is_none() && file.source.is_none() && work.through_agent(&ids)? {
-            return work.end(false);
-        }
         for batch in ids.chunks(BATCH) {
-            let said = work.batch(batch)?;
-            let lines: Vec<String> = batch
-                .iter()
-                .zip(said)
-                .map(|(id, said)| output::plain(&work.line(id, &said)) + "\n")
-                .collect();
-            output::print(&lines.concat())?;
+            // Messages of outbox.db (or of the source that is named) in one transaction; one that only a source has, there.
+            let (here, elsewhere) = match file.source {
+                Some(_) => (batch.to_vec(), Vec::new()),
+                None => work.by_file(batch)?,
+            };
+            for (home, ids) in std::iter::once((None, here)).chain(elsewhere) {
+                work.together(home, &ids)?;
+            }
         }
     }
-    work.end(all)
+    let Work { counts, .. } = work;
+    counts.end(verb, args.dry_run, all)
 }
 
 /// The ids and keys of the command line and of standard input.
@@ -147,6 +156,7 @@ enum Said {
 struct Work<'s> {
     verb: Verb,
     outbox: Connection,
+    outboxes: Outboxes,
     inbox: Option<Connection>,
     who: String,
     note: String,
@@ -155,7 +165,58 @@ struct Work<'s> {
     counts: Counts,
 }
 
+/// Messages of one file; `None` = the one that is open.
+type Together = (Option<File>, Vec<String>);
+
 impl Work<'_> {
+    /// Which of the ids the open outbox has, or nobody; and by source those that one of these has. Where that cannot be
+    /// told, a line says so, and the others go on.
+    fn by_file(&mut self, ids: &[String]) -> Result<(Vec<String>, Vec<Together>), Failure> {
+        let (mut here, mut elsewhere) = (Vec::new(), Vec::<Together>::new());
+        for id in ids {
+            if outbox::find(&self.outbox, id).map_err(Failure::io)?.is_some() {
+                here.push(id.clone());
+                continue;
+            }
+            let home = match self.outboxes.choose(None, id) {
+                Ok(home) => home,
+                Err(NoFile::Own(error)) => return Err(error.into()),
+                Err(why) => {
+                    self.counts.no += 1;
+                    let line = output::plain(&format!("{id} not {}: {why}", word(self.verb)));
+                    output::print(&(line + "\n"))?;
+                    continue;
+                }
+            };
+            match elsewhere.iter_mut().find(|(file, _)| file.as_ref().map(File::path) == Some(home.path())) {
+                _ if home.source().is_none() => here.push(id.clone()),
+                Some((_, ids)) => ids.push(id.clone()),
+                None => elsewhere.push((Some(home.clone()), vec![id.clone()])),
+            }
+        }
+        Ok((here, elsewhere))
+    }
+
+    /// One transaction in one file, and a line for each message.
+    fn together(&mut self, home: Option<File>, ids: &[String]) -> Result<(), Failure> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let said = match home {
+            None => self.batch(ids)?,
+            Some(home) => {
+                let own = std::mem::replace(&mut self.outbox, home.writer()?);
+                let said = self.batch(ids);
+                self.outbox = own;
+                said?
+            }
+        };
+        let lines: Vec<String> =
+            ids.iter().zip(said).map(|(id, said)| output::plain(&self.line(id, &said)) + "\n").collect();
+        output::print(&lines.concat())?;
+        Ok(())
+    }
+
     /// One transaction; a dry run is the same statements, rolled back.
     fn batch(&mut self, ids: &[String]) -> Result<Vec<Said>, Failure> {
         let Self { verb, outbox, inbox, who, note, dry_run, counts, .. } = self;
@@ -175,35 +236,6 @@ impl Work<'_> {
             Failure::new(code, format!("{error}: {text} ({before} {} before it)", word(*verb)))
         })?;
         Ok(said)
-    }
-
-    /// One id at a time by the running agent; false where none answers (then nothing was done).
-    fn through_agent(&mut self, ids: &[String]) -> Result<bool, Failure> {
-        for (number, id) in ids.iter().enumerate() {
-            let path = format!("/v1/messages/{}/{}", crate::percent::encode(id), hand::command(self.verb));
-            let body = serde_json::json!({ "note": self.note, "who": self.who, "dry_run": self.dry_run });
-            let socket = &self.settings.listen.socket;
-            let Some(answer) = super::agent_call::post(socket, &path, &body)? else {
-                if number == 0 {
-                    return Ok(false);
-                }
-                return Err(Failure::new(
-                    exit::UNAVAILABLE,
-                    format!(
-                        "{}: the agent has stopped answering; repeating the command is harmless",
-                        socket.display()
-                    ),
-                ));
-            };
-            match answer.status {
-                200 => self.counts.moved += 1,
-                404 => self.counts.missing += 1,
-                _ => self.counts.no += 1,
-            }
-            let text = answer.body["text"].as_str().unwrap_or("no answer");
-            output::print(&(output::plain(&format!("{id} {text}")) + "\n"))?;
-        }
-        Ok(true)
     }
 
     /// Every message that the filters leave, as long as it was there when the command began. The look goes before the
@@ -292,9 +324,52 @@ impl Work<'_> {
         }
         text
     }
+}
 
-    fn end(self, all: bool) -> Outcome {
-        let Self { verb, dry_run, counts, .. } = self;
+/// What the running agent is asked to do.
+struct Asked<'a> {
+    verb: Verb,
+    note: &'a str,
+    dry_run: bool,
+    source: Option<&'a str>,
+}
+
+/// One id at a time by the running agent; `None` where none answers (then nothing was done).
+fn through_agent(settings: &Settings, asked: &Asked<'_>, ids: &[String]) -> Result<Option<Counts>, Failure> {
+    let mut counts = Counts::default();
+    let who = who::this_process();
+    for (number, id) in ids.iter().enumerate() {
+        let path = format!("/v1/messages/{}/{}", crate::percent::encode(id), hand::command(asked.verb));
+        let path = super::through_agent::path(&path, &[("source", asked.source.map(str::to_owned))]);
+        let body = serde_json::json!({ "note": asked.note, "who": who, "dry_run": asked.dry_run });
+        let socket = &settings.listen.socket;
+        let Some(answer) = super::agent_call::post(socket, &path, &body)? else {
+            if number == 0 {
+                return Ok(None);
+            }
+            return Err(Failure::new(
+                exit::UNAVAILABLE,
+                format!(
+                    "{}: the agent has stopped answering; repeating the command is harmless",
+                    socket.display()
+                ),
+            ));
+        };
+        match answer.status {
+            200 => counts.moved += 1,
+            404 => counts.missing += 1,
+            _ => counts.no += 1,
+        }
+        let text = answer.body["text"].as_str().unwrap_or("no answer");
+        output::print(&(output::plain(&format!("{id} {text}")) + "\n"))?;
+    }
+    Ok(Some(counts))
+}
+
+impl Counts {
+    /// The last line, and the exit code.
+    fn end(self, verb: Verb, dry_run: bool, all: bool) -> Outcome {
+        let counts = self;
         let mut out = String::new();
         if all {
             for ((state, destination), count) in &counts.by {
@@ -370,24 +445,6 @@ fn one(
         Moved::Missing => counts.missing += 1,
     }
     Ok(Said::Moved(moved))
-}
-
-fn command(verb: Verb) -> &'static str {
-    match verb {
-        Verb::Hold => "hold",
-        Verb::Release => "release",
-        Verb::Cancel => "cancel",
-        Verb::TryNow => "try-now",
-    }
-}
-
-fn word(verb: Verb) -> &'static str {
-    match verb {
-        Verb::Hold => "held",
-        Verb::Release => "released",
-        Verb::Cancel => "cancelled",
-        Verb::TryNow => "made due now",
-    }
 }
 
 fn standing(verb: Verb) -> &'static str {

@@ -7,8 +7,9 @@ use super::settings_file::SettingsFile;
 use crate::adopt;
 use crate::config::Settings;
 use crate::db::identity::WitnessFiles;
-use crate::db::{self, Part};
+use crate::db::{self, DbError, Part};
 use crate::incarnation::{in_words, judge};
+use crate::outboxes::File;
 use crate::owner::{self, StateDir};
 use crate::store::incarnation;
 
@@ -16,8 +17,10 @@ use crate::store::incarnation;
 pub struct Views {
     /// Names of the files.
     pub state: StateDir,
-    /// Readers.
+    /// Reader of the agent's own outbox, which also holds the opt-outs.
     pub outbox: Connection,
+    /// A source's name and a reader of it, where that is what is looked at.
+    pub source: Option<(String, Connection)>,
     /// `None` where the agent's own folder may not be read by this user.
     pub inbox: Option<Connection>,
 }
@@ -27,10 +30,23 @@ pub fn open(settings: &Settings) -> Result<Views, Failure> {
     let state = StateDir::new(&settings.agent.state_dir);
     let outbox = db::open_reader(&state.outbox(), Part::Outbox)?;
     let inbox = inbox(&state)?;
-    Ok(Views { state, outbox, inbox })
+    Ok(Views { state, outbox, source: None, inbox })
 }
 
 impl Views {
+    /// The outbox whose rows are looked at.
+    pub fn rows(&self) -> &Connection {
+        self.source.as_ref().map_or(&self.outbox, |(_, rows)| rows)
+    }
+
+    /// From now on looks at the rows of this one.
+    pub fn look_into(&mut self, file: &File) -> Result<(), DbError> {
+        if let Some(name) = file.source() {
+            self.source = Some((name.to_owned(), file.reader()?));
+        }
+        Ok(())
+    }
+
     /// Why nothing is sent; `None` = nothing holds it.
     pub fn held(&self) -> Option<String> {
         held(&self.state, &self.outbox, self.inbox.as_ref())
@@ -63,7 +79,7 @@ pub fn held(state: &StateDir, outbox: &Connection, inbox: Option<&Connection>) -
 pub fn inbox(state: &StateDir) -> Result<Option<Connection>, Failure> {
     match db::open_reader(&state.inbox(), Part::Inbox) {
         Ok(inbox) => Ok(Some(inbox)),
-        Err(db::DbError::NotPermitted { .. }) => Ok(None),
+        Err(DbError::NotPermitted { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
@@ -81,19 +97,16 @@ pub struct Joined {
 /// Opens both for joins; the outbox is the one that `--source` names, or the agent's own. Attached to a read-only connection, the inbox is read-only too.
 pub fn open_joined(file: &SettingsFile, settings: &Settings) -> Result<Joined, Failure> {
     let state = StateDir::new(&settings.agent.state_dir);
-    let connection = match super::source::named(file, settings)? {
-        Some(path) => crate::source::open_reader(&path)?,
-        None => db::open_reader(&state.outbox(), Part::Outbox)?,
-    };
     let reader = inbox(&state)?;
-    let held = if file.source.is_none() { held(&state, &connection, reader.as_ref()) } else { None };
+    let connection = super::source::named(file, settings, reader.as_ref())?.reader()?;
+    let held = held(&state, &db::open_reader(&state.outbox(), Part::Outbox)?, reader.as_ref());
     let inbox = reader.is_some();
     drop(reader);
     if inbox {
         let path = state.inbox();
         connection
             .execute("ATTACH ?1 AS vendor", [path.to_string_lossy()])
-            .map_err(|source| db::DbError::sqlite(&path, source))?;
+            .map_err(|source| DbError::sqlite(&path, source))?;
     }
     Ok(Joined { connection, inbox, held })
 }

@@ -2,6 +2,7 @@
 //!
 //! `ONCEWARD_KILL_AT=POINT[:N]` ends the process by SIGKILL at the N-th pass (default 1).
 //! `ONCEWARD_FAIL_AT=POINT[:N[:COUNT]]` makes passes N.. (COUNT of them, default 1) fail as a full disk.
+//! `ONCEWARD_PANIC_AT=POINT[:N[:COUNT]]` makes passes N.. panic, as a bug of ours would.
 //! `ONCEWARD_WAIT_AT=POINT:FILE` waits at the point until FILE exists (a test's signal, no sleep of its own).
 
 /// What a failing point asks of its caller.
@@ -57,6 +58,7 @@ mod imp {
     pub(super) fn point(name: &str) -> Result<(), Fail> {
         static KILL: OnceLock<Option<Plan>> = OnceLock::new();
         static FAIL: OnceLock<Option<Plan>> = OnceLock::new();
+        static PANIC: OnceLock<Option<Plan>> = OnceLock::new();
         static WAIT: OnceLock<Option<(String, String)>> = OnceLock::new();
         if due(KILL.get_or_init(|| plan("ONCEWARD_KILL_AT")), name) {
             // SIGKILL to ourselves: no destructor, no flush, as a real kill -9.
@@ -74,6 +76,10 @@ mod imp {
                 std::thread::sleep(std::time::Duration::from_millis(2));
             }
         }
+        assert!(
+            !due(PANIC.get_or_init(|| plan("ONCEWARD_PANIC_AT")), name),
+            "a panic at {name}, as a test wants it"
+        );
         if due(FAIL.get_or_init(|| plan("ONCEWARD_FAIL_AT")), name) { Err(Fail) } else { Ok(()) }
     }
 }

@@ -19,11 +19,25 @@ const PAGE_MAX: usize = 1_000;
 
 /// Readers of both files, as a command opens them; closed when the answer is made.
 fn with_views(context: &Context, look: impl FnOnce(&Views) -> rusqlite::Result<Answer>) -> Answer {
+    with_rows(context, None, look)
+}
+
+/// The same with the rows of the outbox that the request is about.
+fn with_rows(
+    context: &Context,
+    request: Option<&Request<'_>>,
+    look: impl FnOnce(&Views) -> rusqlite::Result<Answer>,
+) -> Answer {
     let unreadable = || sentence(503, "the databases cannot be read now; try again");
-    match views::open(&context.settings) {
-        Ok(views) => look(&views).unwrap_or_else(|_| unreadable()),
-        Err(_) => unreadable(),
+    let Ok(mut views) = views::open(&context.settings) else { return unreadable() };
+    if let Some(request) = request {
+        match context.outbox_of(request).map(|file| views.look_into(&file)) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return sentence(503, &error.to_string()),
+            Err(answer) => return answer,
+        }
     }
+    look(&views).unwrap_or_else(|_| unreadable())
 }
 
 fn object(object: &Value) -> Answer {
@@ -85,7 +99,7 @@ fn wanted(word: &str) -> Option<Wanted> {
 
 /// `{"messages": [...], "next": N}`; `next` is the `after` of the next page, null at the end. Parameters: `state` (the
 /// words of `queue`; UNFINISHED without it, ALL with `q`), `dest`, `kind`, `to`, `key`, `q` (begins an id or a key),
-/// `before_ms` (created earlier), `after`, `limit`. What waits comes oldest first, all else newest first.
+/// `before_ms` (created earlier), `after`, `limit`, `source` (that outbox instead of the agent's own). What waits comes oldest first, all else newest first.
 pub(super) fn messages(context: &Context, request: &Request<'_>) -> Answer {
     let state = request.parameter("state");
     let q = request.parameter("q");
@@ -110,11 +124,13 @@ pub(super) fn messages(context: &Context, request: &Request<'_>) -> Answer {
         q,
         before_ms,
     };
-    with_views(context, |views| {
+    // Without a name the agent's own: row ids, and so pages, are of one file.
+    let of_source = request.parameter("source").is_some().then_some(request);
+    with_rows(context, of_source, |views| {
         let (lines, next) = match wanted {
-            Wanted::Outbox(condition) => of_outbox(&views.outbox, condition, word, &filter, after, limit)?,
+            Wanted::Outbox(condition) => of_outbox(views.rows(), condition, word, &filter, after, limit)?,
             Wanted::Inbox(status) => match &views.inbox {
-                Some(inbox) => of_inbox(inbox, &views.outbox, status, &filter, after, limit)?,
+                Some(inbox) => of_inbox(inbox, views.rows(), status, &filter, after, limit)?,
                 None => (Vec::new(), None),
             },
         };
@@ -226,13 +242,13 @@ fn of_inbox(
     Ok((lines, ids.last().map(|(id, _)| *id).filter(|_| ids.len() == limit)))
 }
 
-/// Everything about one message, named by its id or key, as `show` has it.
+/// Everything about one message, named by its id or key, as `show` has it; in whichever outbox it stands.
 pub(super) fn message(context: &Context, request: &Request<'_>) -> Answer {
     let reveal = request.peer.may_see_content() && request.parameter("reveal").as_deref() == Some("1");
     let id = request.name();
-    with_views(context, |views| {
+    with_rows(context, Some(request), |views| {
         let row = views
-            .outbox
+            .rows()
             .query_row(
                 &format!(
                     "SELECT {}, payload, ordering_key, claimed_by, claimed_until_ms, traceparent, wiped_at_ms FROM outbox
@@ -260,7 +276,8 @@ pub(super) fn message(context: &Context, request: &Request<'_>) -> Answer {
         } else {
             line.recipient = output::masked(&line.recipient);
         }
-        all["audit"] = json!(audit(&views.outbox, &line.message_id)?);
+        all["source"] = json!(views.source.as_ref().map(|(name, _)| name));
+        all["audit"] = json!(audit(views.rows(), &line.message_id)?);
         if let Some(inbox) = &views.inbox {
             let fate = views::fate(inbox, &line.destination, &line.message_id)?;
             line.fate = fate.as_ref().map(|fate| fate.status.clone());

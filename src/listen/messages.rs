@@ -1,6 +1,6 @@
 //! `POST /v1/messages/{id}/hold`, `/release`, `/cancel`, `/try-now`: as the commands, through the same verbs.
 //!
-//! Body: `{"note": "..."}` or nothing. Answers `{"moved": true, "text": "..."}`: 200 done (or so already), 404 no such
+//! Body: `{"note": "..."}` or nothing; `?source=NAME` where more than one source has the key. Answers `{"moved": true, "text": "..."}`: 200 done (or so already), 404 no such
 //! message, 409 its state does not allow it or it went to the vendor before, 422 a field is wrong, 503 not now.
 
 use rusqlite::TransactionBehavior;
@@ -10,11 +10,9 @@ use super::routes::Request;
 use super::wire::Answer;
 use super::{Context, sentence};
 use crate::clock::wall_ms;
-use crate::db::{self, Durability, Part};
+use crate::db;
 use crate::hand::{self, Said};
 use crate::listen::settle::NOTE_CHARS_MAX;
-use crate::owner::StateDir;
-use crate::relay::Event;
 use crate::store::outbox::verbs::{By, Moved, Verb};
 
 #[derive(serde::Deserialize, Default)]
@@ -48,17 +46,24 @@ fn act(context: &Context, request: &Request<'_>, verb: Verb) -> Answer {
     if asked.note.chars().count() > NOTE_CHARS_MAX {
         return sentence(422, "note is longer than 500 characters");
     }
+    let unwritable = |error: Option<&dyn std::fmt::Display>| {
+        let why = error.map_or("the databases cannot be used now".to_owned(), ToString::to_string);
+        sentence(503, &format!("{why}; try again"))
+    };
+    let file = match context.outbox_of(request) {
+        Ok(file) => file,
+        Err(answer) => return answer,
+    };
     // As any operator's process: a connection of its own, a synced commit. The relay sees it as it sees a producer's.
-    let path = StateDir::new(&context.settings.agent.state_dir).outbox();
-    let unwritable = || sentence(503, "the databases cannot be used now; try again");
-    let (Ok(mut outbox), Ok(inbox)) =
-        (db::open_writer(&path, Part::Outbox, Durability::Full), context.inbox.get())
-    else {
-        return unwritable();
+    let mut outbox = match file.writer() {
+        Ok(outbox) => outbox,
+        Err(error) => return unwritable(file.source().map(|_| &error as _)),
     };
     let who = request.peer.name(&asked.who);
     let by = By { who: &who, note: &asked.note };
     let done = outbox.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|tx| {
+        // Taken only now: an application may keep us waiting for its lock, and workers need these readers.
+        let inbox = context.inbox.get().map_err(|error| db::other(error.to_string()))?;
         let (row, said) = hand::one(&tx, Some(&inbox), verb, &request.name(), by, wall_ms())?;
         if asked.dry_run {
             tx.rollback()?
@@ -67,12 +72,18 @@ fn act(context: &Context, request: &Request<'_>, verb: Verb) -> Answer {
         }
         Ok((row, said))
     });
-    let Ok((row, said)) = done else { return unwritable() };
+    let (row, said) = match done {
+        Ok(done) => done,
+        Err(error) => {
+            let error = db::DbError::sqlite(file.path(), error);
+            return unwritable(file.source().map(|_| &error as _));
+        }
+    };
     let moved = matches!(said, Said::Moved(Moved::Yes(_)));
     if moved {
-        let _ = context.relay.send(Event::Wake);
+        context.wake(&file);
     }
     let (status, text) = hand::sentence(verb, &said);
-    let object = json!({ "message_id": row.map(|row| row.message_id), "moved": moved && !asked.dry_run, "text": text });
+    let object = json!({ "message_id": row.map(|row| row.message_id), "source": file.source(), "moved": moved && !asked.dry_run, "text": text });
     Answer::json(status, object.to_string() + "\n")
 }

@@ -22,18 +22,18 @@ pub mod server;
 pub mod settle;
 pub(crate) mod wire;
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-
+use self::routes::Request;
 use self::wire::Answer;
 use crate::alert::Alerts;
 use crate::config::{Secret, Settings};
 use crate::db::pool::Pool;
 use crate::db::writer::Writer;
 use crate::gate::Gate;
+use crate::outboxes::{File, Outboxes};
 use crate::owner::StateDir;
 use crate::policy::Policy;
 use crate::poller::Account;
@@ -41,6 +41,7 @@ use crate::reconcile::Bell;
 use crate::relay::Event;
 use crate::vendor::Vendor;
 use crate::ward::Ward;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 /// Longest wait for a commit before the caller is told to come again.
 const COMMIT_WAIT: Duration = Duration::from_secs(20);
@@ -51,8 +52,6 @@ pub struct Context {
     pub writer: Writer,
     /// Readers of the inbox.
     pub inbox: Pool,
-    /// Readers of the outbox.
-    pub outbox: Pool,
     /// The rules: for the local day.
     pub policy: Arc<Policy>,
     /// To tell people.
@@ -73,6 +72,37 @@ pub struct Context {
     pub destinations: Vec<Served>,
     /// Wakes the relay.
     pub relay: Sender<Event>,
+    /// The relays of the sources, to be waked.
+    pub served: crate::source::Served,
+}
+
+impl Context {
+    /// Which outbox a call is about: the one that `source=` names, else the one that has the message. `Err` is the answer.
+    /// No pooled reader of the inbox is held over the look into applications' files: workers need it.
+    fn outbox_of(&self, request: &Request<'_>) -> Result<File, Answer> {
+        let listed =
+            self.inbox.get().ok().and_then(|inbox| Outboxes::read(&self.state.outbox(), Some(&inbox)).ok());
+        let Some(outboxes) = listed else {
+            return Err(sentence(503, "the databases cannot be read now; try again"));
+        };
+        let source = request.parameter("source");
+        match outboxes.choose(source.as_deref(), &request.name()) {
+            Ok(file) => Ok(file.clone()),
+            Err(why) => Err(sentence(why.status(), &why.to_string())),
+        }
+    }
+
+    /// Wakes the relay of that outbox.
+    fn wake(&self, file: &File) {
+        if file.source().is_none() {
+            let _ = self.relay.send(Event::Wake);
+            return;
+        }
+        let served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, relay)) = served.iter().find(|(path, _)| path == file.path()) {
+            let _ = relay.send(Event::Wake);
+        }
+    }
 }
 
 /// A destination, as far as the routes touch it.

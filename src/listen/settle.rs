@@ -1,6 +1,6 @@
 //! `POST /v1/messages/{id}/settle`: a person's verdict on an ERROR, as `onceward settle`.
 //!
-//! Body: `{"as": "sent" | "failed" | "not-sent", "note": "...", "i_checked_the_vendor": true}`; the last is needed for
+//! `?source=NAME` where more than one source has the key. Body: `{"as": "sent" | "failed" | "not-sent", "note": "...", "i_checked_the_vendor": true}`; the last is needed for
 //! `not-sent`. Answers `{"settled": "...", "text": "..."}`: 200 done (or so already), 404 no such message, 409 its state
 //! does not allow it, 422 a field is wrong.
 
@@ -43,16 +43,19 @@ pub(super) fn settle(context: &Context, request: &Request<'_>) -> Answer {
         return wrong("not-sent needs i_checked_the_vendor: if it did arrive, the customer gets it twice");
     }
     let unreadable = || answer(503, "no", "the databases cannot be read now; try again");
-    let Ok(reader) = context.outbox.get() else { return unreadable() };
-    let asked_for = crate::percent::decode(request.names[0]).unwrap_or_default();
-    let (message_id, destination) = match outbox::find(&reader, &asked_for) {
+    let file = match context.outbox_of(request) {
+        Ok(file) => file,
+        Err(answer) => return answer,
+    };
+    let Ok(reader) = file.reader() else { return unreadable() };
+    let (message_id, destination) = match outbox::find(&reader, &request.name()) {
         Ok(Some(found)) => found,
         Ok(None) => return answer(404, "no", "no message has this id or key"),
         Err(_) => return unreadable(),
     };
     if end == End::NotSent {
         match outbox::could_rearm(&reader, &message_id) {
-            Ok(Rearmed::Gone) => {
+            Ok(Rearmed::Wiped) => {
                 return answer(409, "no", "its content was wiped: nothing can be sent; settle it as failed");
             }
             Ok(_) => {}
@@ -69,6 +72,7 @@ pub(super) fn settle(context: &Context, request: &Request<'_>) -> Answer {
         code: None,
         vendor_ref: None,
     };
+    let id = verdict.message_id.clone();
     let (day, told) =
         (context.policy.day(wall_ms()), format!("{} settled dest={}", verdict.message_id, verdict.consumer));
     let (work, reply) = Deed::work(
@@ -88,7 +92,8 @@ pub(super) fn settle(context: &Context, request: &Request<'_>) -> Answer {
         context.rearm.ring();
     }
     let (status, word, text) = said(settled, end);
-    answer(status, word, &text)
+    let object = json!({ "message_id": id.as_str(), "source": file.source(), "settled": word, "text": text });
+    Answer::json(status, object.to_string() + "\n")
 }
 
 /// Status, word and sentence for what came of a verdict.

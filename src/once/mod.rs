@@ -16,6 +16,8 @@
 //! lock, so no update is lost), and put messages to others into an outbox in the same transaction
 //! ([`crate::outbox::Outbox`]).
 //!
+//! The agent takes its vendors' reports in by this very function (`report/intake.rs`), with its tables in inbox.db.
+//!
 //! Files of SQLite that are ATTACHed are not one atom with the main file in WAL mode: keep account, marker
 //! and outbox in one.
 //!
@@ -385,11 +387,11 @@ struct Savepoint<'c> {
 
 impl<'c> Savepoint<'c> {
     fn begin(connection: &'c Connection) -> rusqlite::Result<Self> {
-        connection.execute_batch("SAVEPOINT onceward_once")?;
+        connection.prepare_cached("SAVEPOINT onceward_once")?.execute([])?;
         Ok(Self { connection, open: true })
     }
     fn release(mut self) -> rusqlite::Result<()> {
-        self.connection.execute_batch("RELEASE onceward_once")?;
+        self.connection.prepare_cached("RELEASE onceward_once")?.execute([])?;
         self.open = false;
         Ok(())
     }

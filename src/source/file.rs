@@ -126,20 +126,13 @@ pub fn install(
         connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).map_err(sqlite)?;
     // Its own table of that name may have any shape.
     let found = migrate::version(&tx, Part::Outbox).unwrap_or(None);
-    let known = migrate::newest(Part::Outbox);
-    match found {
-        Some(found) if found > known => {
-            return Err(DbError::Newer { path: path.to_owned(), found, known });
-        }
-        Some(_) => {}
-        None => {
-            let taken = names_taken(&tx).map_err(sqlite)?;
-            if !taken.is_empty() {
-                return Err(foreign(format!(
-                    "has objects of its own with names that onceward needs: {}; nothing was changed. Rename them, or let the application write to outbox.db instead",
-                    taken.join(", ")
-                )));
-            }
+    if migrate::not_newer(path, Part::Outbox, found)?.is_none() {
+        let taken = names_taken(&tx).map_err(sqlite)?;
+        if !taken.is_empty() {
+            return Err(foreign(format!(
+                "has objects of its own with names that onceward needs: {}; nothing was changed. Rename them, or let the application write to outbox.db instead",
+                taken.join(", ")
+            )));
         }
     }
     migrate::migrate_in(&tx, Part::Outbox, found).map_err(sqlite)?;
@@ -210,21 +203,12 @@ pub fn open_writer(path: &Path) -> Result<Connection, DbError> {
 }
 
 fn check_version(connection: &Connection, path: &Path) -> Result<(), DbError> {
-    let known = migrate::newest(Part::Outbox);
-    match migrate::version(connection, Part::Outbox).map_err(|source| DbError::sqlite(path, source))? {
-        Some(found) if found == known => Ok(()),
-        Some(found) if found > known => Err(DbError::Newer { path: path.to_owned(), found, known }),
-        Some(found) => Err(DbError::Older {
-            path: path.to_owned(),
-            found,
-            known,
-            advice: "run `onceward source add NAME FILE` again to bring it up",
-        }),
-        None => Err(DbError::Foreign {
-            path: path.to_owned(),
-            reason: "has no outbox of onceward; install one with `onceward source add NAME FILE`".into(),
-        }),
+    let advice = "run `onceward source add NAME FILE` again to bring it up";
+    if migrate::is_newest(connection, path, Part::Outbox, advice)? {
+        return Ok(());
     }
+    let reason = "has no outbox of onceward; install one with `onceward source add NAME FILE`".into();
+    Err(DbError::Foreign { path: path.to_owned(), reason })
 }
 
 /// Stands between a relay and an application's file: opens it, knows whether it is still the same one, and

@@ -96,6 +96,17 @@ pub fn append(connection: &Connection, attempt: &Attempt) -> rusqlite::Result<()
     Ok(())
 }
 
+/// Whether this destination was ever called for the message.
+pub fn any(
+    connection: &Connection,
+    consumer: &Destination,
+    message_id: &MessageId,
+) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached("SELECT 1 FROM attempt WHERE message_id = ?2 AND consumer = ?1")?
+        .exists(params![consumer, message_id])
+}
+
 /// Whether this very attempt stands in the log, e.g. from a commit that failed and had landed.
 pub fn is_there(connection: &Connection, attempt: &Attempt) -> rusqlite::Result<bool> {
     connection

@@ -182,6 +182,29 @@ pub fn forget_effects(
         .execute(params![consumer, before_ms, limit as i64])
 }
 
+/// Forgets one event and the right that it used up, whatever their age, without a horizon: for a consumer whose effect
+/// finds nothing to do once the event's subject is gone.
+pub fn forget_event(connection: &Connection, consumer: &str, event_id: &str) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "DELETE FROM onceward_once_effect
+              WHERE consumer = ?1 AND event_id = ?2
+                AND effect_key = (SELECT effect_key FROM onceward_once WHERE consumer = ?1 AND event_id = ?2)",
+        )?
+        .execute([consumer, event_id])?;
+    connection
+        .prepare_cached("DELETE FROM onceward_once WHERE consumer = ?1 AND event_id = ?2")?
+        .execute([consumer, event_id])?;
+    Ok(())
+}
+
+/// Refusals that came last before `before_ms` go: few, in a file where a person is told of each.
+pub fn forget_refused(connection: &Connection, before_ms: i64) -> rusqlite::Result<usize> {
+    connection
+        .prepare_cached("DELETE FROM onceward_once_quarantine WHERE last_at_ms < ?1")?
+        .execute([before_ms])
+}
+
 /// A refused delivery.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Quarantined {

@@ -1,4 +1,4 @@
-//! Retention's verbs on `outbox`, `quarantine`, `outbox_recheck`, `inbox` and `attempt`: find by index, wipe, delete.
+//! Retention's verbs on `outbox`, `quarantine`, `outbox_recheck`, `inbox`, `attempt` and `report`: find by index, wipe, delete.
 //!
 //! Each change names what it relies on (closed, wiped, settled, older than); zero rows changed means there was nothing
 //! to do. No verb looks at more rows than its limit: history costs nothing. What is deleted is counted by triggers.
@@ -6,8 +6,11 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::once;
 use crate::fingerprint;
 use crate::lifecycle::{InboxState, OutboxState};
+use crate::message::Destination;
+use crate::report::{self, Verdict};
 
 /// A closed row whose body is still there.
 #[derive(Clone)]
@@ -337,20 +340,33 @@ pub fn reports(connection: &Connection, after: i64, limit: usize) -> rusqlite::R
         .collect()
 }
 
-/// A report goes, unless the inbox still has its message: it forbids a second send as long as that could happen.
+/// A report goes, unless the inbox still has its message: it forbids a second send as long as that could happen. Its
+/// markers go with it; told again after that, it names no message of this agent.
 pub fn delete_report(connection: &Connection, id: i64, before_ms: i64) -> rusqlite::Result<bool> {
-    let gone = connection
+    let gone: Option<(Destination, String, String, String, String)> = connection
         .prepare_cached(
             "DELETE FROM report WHERE id = ?1 AND last_at_ms < ?2
-                AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.message_id = report.message_id)",
+                AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.message_id = report.message_id)
+             RETURNING account, item, code, message_id, verdict",
         )?
-        .execute(params![id, before_ms])?;
-    Ok(gone == 1)
+        .query_row(params![id, before_ms], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+        })
+        .optional()?;
+    let Some((account, item, code, message_id, verdict)) = gone else { return Ok(false) };
+    let [reports, ends] = report::consumers(&account);
+    once::forget_event(connection, &reports, &report::event(&item, &code, &message_id))?;
+    if let Some(end) = Verdict::parse(&verdict).and_then(|verdict| report::end(&item, verdict, &message_id)) {
+        once::forget_event(connection, &ends, &end)?;
+    }
+    Ok(true)
 }
 
-/// What stands beside messages that were ERROR once, so never much: look-ups, notes of re-arming, deeds.
+/// What stands beside messages that were ERROR once, so never much: look-ups, notes of re-arming, deeds; and what `once`
+/// refused of the reports.
 pub fn delete_aside(connection: &Connection, before_ms: i64) -> rusqlite::Result<usize> {
     let mut gone = super::audit::forget(connection, before_ms, i64::MAX as usize)?;
+    gone += once::forget_refused(connection, before_ms)?;
     for statement in [
         "DELETE FROM inquiry WHERE last_at_ms < ?1
             AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.message_id = inquiry.message_id)",

@@ -38,7 +38,11 @@ fn the_proofs_table_of_the_failure_rows_names_the_tests_that_there_are() {
         let named = line.split('`').skip(1).step_by(2).map(str::to_owned).collect();
         assert!(table.insert(row, named).is_none(), "F{row} stands twice");
     }
-    assert_eq!(table.keys().copied().collect::<Vec<_>>(), (1..=32).collect::<Vec<_>>(), "one line for each row");
+    assert_eq!(
+        table.keys().copied().collect::<Vec<_>>(),
+        (1..=32).collect::<Vec<_>>(),
+        "one line for each row"
+    );
     for (row, named) in &table {
         for name in named {
             assert!(all.contains(name), "F{row} names `{name}`, which is no test");

@@ -18,8 +18,8 @@ const TOKEN: &str = "api-token-0123456789";
 const SMS: &str = r#"{"type":"sms","content":{"sms":{"message":"hello"}}}"#;
 
 /// A world whose agent listens, with reports as the settings say.
-struct Listening {
-    world: World,
+pub struct Listening {
+    pub world: World,
     port: u16,
 }
 
@@ -55,8 +55,21 @@ impl Listening {
         std::fs::write(&world.config, listen).expect("settings are written");
         Self { world, port }
     }
-    fn webhook() -> Self {
+    pub fn webhook() -> Self {
         Self::with(r#"{ webhook_secret = "file:hook" }"#)
+    }
+    /// With a second destination `biz2` that sends by the same account and does not ask for its reports.
+    fn shared(reports: &str) -> Self {
+        let it = Self::with(reports);
+        let text = std::fs::read_to_string(&it.world.config).expect("settings");
+        let begin = text.find("[[destination]]\nname = \"biz\"").expect("the destination");
+        let end = begin + text[begin..].find("[[route]]").expect("its end");
+        let second = text[begin..end]
+            .replace("name = \"biz\"", "name = \"biz2\"")
+            .replace(&format!("reports = {reports}"), "reports = \"off\"");
+        std::fs::write(&it.world.config, format!("{}{second}{}", &text[..end], &text[end..]))
+            .expect("written");
+        it
     }
     fn socket(&self) -> PathBuf {
         self.world.dir.path().join("s.sock")
@@ -77,10 +90,11 @@ impl Listening {
         ))
         .0
     }
-    fn report(&self, body: &Value) {
+    #[track_caller]
+    pub fn report(&self, body: &Value) {
         assert_eq!(self.post(&self.path(), body), 200, "{body}");
     }
-    fn row(&self, id: &str) -> (String, String, String) {
+    pub fn row(&self, id: &str) -> (String, String, String) {
         self.world
             .inbox()
             .query_row(
@@ -117,7 +131,7 @@ fn exchange(stream: &mut (impl Read + Write), request: &str) -> (u16, String) {
 }
 
 /// As the vendor posts it.
-fn posted(item: &str, media: &str, result: &str, reference: &str, unixtime: u64) -> Value {
+pub fn posted(item: &str, media: &str, result: &str, reference: &str, unixtime: u64) -> Value {
     json!({"DEVICE": media, "CMSGID": item, "MSGID": item, "PHONE": "01000000001", "MEDIA": media,
         "UNIXTIME": unixtime.to_string(), "RESULT": result, "REFKEY": reference})
 }
@@ -200,14 +214,7 @@ fn f29_the_vendors_webhook_settles_a_time_out_even_over_a_death_between_store_an
 
 #[test]
 fn f29_reports_of_a_shared_account_find_the_message_of_the_other_destination() {
-    let it = Listening::with(r#"{ poll = "1s" }"#);
-    let text = std::fs::read_to_string(&it.world.config).expect("settings");
-    let begin = text.find("[[destination]]\nname = \"biz\"").expect("the destination");
-    let end = begin + text[begin..].find("[[route]]").expect("its end");
-    let second = text[begin..end]
-        .replace("name = \"biz\"", "name = \"biz2\"")
-        .replace(r#"reports = { poll = "1s" }"#, r#"reports = "off""#);
-    std::fs::write(&it.world.config, format!("{}{second}{}", &text[..end], &text[end..])).expect("written");
+    let it = Listening::shared(r#"{ poll = "1s" }"#);
     let agent = it.world.agent();
     let ids = [it.world.put("a", "biz", SMS), it.world.put("b", "biz2", SMS)];
     for id in &ids {
@@ -264,6 +271,128 @@ fn f29_a_report_on_a_message_that_was_refused_at_the_door_keeps_it_from_being_se
     agent.stop();
 }
 
+/// No row stands any more that would tell whose message it is: the log of calls does.
+#[test]
+fn f29_the_same_where_another_destination_of_the_account_was_refused_at_the_door() {
+    let it = Listening::shared(r#"{ webhook_secret = "file:hook" }"#);
+    it.world.faults(&["status=429,retry_after=2,accepted=yes,report=no,first=1"]);
+    let agent = it.world.agent();
+    let id = it.world.put("k", "biz2", SMS);
+    it.world.wait("the refusal is recorded", |world| {
+        world.count("SELECT count(*) FROM attempt WHERE outcome = 'NOT_SENT'") == 1
+    });
+    it.report(&posted("m1", "SMS", "4100", &id, 1_700_000_000));
+    it.wait_row(&id, "SENT", "DELIVERED");
+    it.world.wait_outbox(&id, "PUBLISHED");
+    assert_eq!(it.world.arrivals(&id), 1);
+    assert_eq!(it.world.count("SELECT count(*) FROM report WHERE account = 'biz' AND consumer = 'biz2'"), 1);
+    agent.stop();
+}
+
+/// Marker, effect and stored result are one commit: after a death in the middle of it nothing is known.
+#[test]
+fn f29_killed_between_marker_and_effect_the_report_is_taken_when_it_comes_again() {
+    for point in ["once-after-marker", "once-after-effect"] {
+        let it = Listening::webhook();
+        it.world.faults(&["reset=read,accepted=yes,report=no"]);
+        let mut agent = it.world.agent_with(&[("ONCEWARD_KILL_AT", point)]);
+        agent.wait_log("ready:");
+        let id = it.error("k");
+        let report = posted("m1", "SMS", "4100", &id, 1_700_000_000).to_string();
+        let mut stream = TcpStream::connect(("127.0.0.1", it.port)).expect("it listens");
+        let request = format!(
+            "POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{report}",
+            it.path(),
+            report.len()
+        );
+        stream.write_all(request.as_bytes()).expect("written");
+        assert!(!agent.wait_end().success());
+        let known = "SELECT (SELECT count(*) FROM report) + (SELECT count(*) FROM onceward_once)";
+        assert_eq!((it.world.count(known), it.row(&id).0.as_str()), (0, "ERROR"), "{point}");
+        let agent = it.world.agent();
+        it.report(&posted("m1", "SMS", "4100", &id, 1_700_000_000));
+        assert_eq!(it.row(&id), ("SENT".into(), "DELIVERED".into(), "report".into()));
+        agent.stop();
+    }
+}
+
+/// A stored result that somebody has spoilt: that one report cannot be taken; nothing else waits for it.
+#[test]
+fn f29_a_report_that_cannot_be_taken_holds_up_no_message() {
+    let it = Listening::webhook();
+    it.world.faults(&["report=no"]);
+    let agent = it.world.agent();
+    let first = it.world.put("first", "biz", SMS);
+    it.world.wait_inbox(&first, "SENT");
+    it.report(&posted("m1", "SMS", "4100", &first, 1_700_000_000));
+    it.world
+        .inbox()
+        .execute_batch(
+            "BEGIN; CREATE TEMP TABLE spoilt AS SELECT * FROM onceward_once WHERE consumer = 'report:biz';
+             DELETE FROM onceward_once WHERE consumer = 'report:biz';
+             INSERT INTO onceward_once SELECT id, consumer, event_id, fingerprint, effect_key, corrects, occurred_at_ms,
+               processed_at_ms, '{}' FROM spoilt; COMMIT",
+        )
+        .expect("spoilt");
+    for number in 0..3 {
+        assert_eq!(it.post(&it.path(), &posted("m1", "SMS", "4100", &first, 1_700_000_000)), 503);
+        let id = it.world.put(&format!("next {number}"), "biz", SMS);
+        it.world.wait_inbox(&id, "SENT");
+        it.report(&posted(&format!("m2-{number}"), "SMS", "4100", &id, 1_700_000_000));
+        assert_eq!(it.row(&id).1, "DELIVERED");
+    }
+    assert!(!agent.log().contains("cannot be written"), "{}", agent.log());
+    agent.stop();
+}
+
+/// Markers go with their reports, and those with their message. What comes then is shown, never silently too old.
+#[test]
+fn f29_a_report_told_again_after_retention_is_shown() {
+    let it = Listening::webhook();
+    it.world.faults(&["report=no"]);
+    let agent = it.world.agent();
+    let id = it.world.put("k", "biz", SMS);
+    it.world.wait_outbox(&id, "PUBLISHED");
+    let last = posted("m1", "SMS", "4100", &id, 1_700_000_000);
+    it.report(&last);
+    it.report(&posted("m1", "SMS", "4410", &id, 1_700_000_000));
+    it.world.wait("a contradiction", |world| world.alerts("REPORT_CONFLICT") == 1);
+    let known = "SELECT (SELECT count(*) FROM report) + (SELECT count(*) FROM onceward_once)
+                      + (SELECT count(*) FROM onceward_once_effect) + (SELECT count(*) FROM onceward_once_quarantine)";
+    // Two reports with a marker each, one end with its marker and its right, one refusal.
+    assert_eq!(it.world.count(known), 7);
+    let old = "SET last_at_ms = last_at_ms - 35000000000, first_at_ms = first_at_ms - 35000000000";
+    it.world
+        .inbox()
+        .execute_batch(&format!("UPDATE report {old}; UPDATE onceward_once_quarantine {old}"))
+        .expect("aged");
+    let purge = || {
+        let (code, said, error) = it.world.onceward(&["purge"]);
+        assert_eq!(code, 0, "{said}{error}");
+    };
+    purge();
+    assert_eq!(it.world.count("SELECT count(*) FROM report"), 2, "as long as its message is known");
+    assert_eq!(it.world.count("SELECT count(*) FROM onceward_once"), 3);
+    it.world
+        .inbox()
+        .execute_batch("UPDATE inbox SET claimed_at_ms = claimed_at_ms - 35000000000, finished_at_ms = finished_at_ms - 35000000000")
+        .expect("aged");
+    it.world
+        .outbox()
+        .execute("UPDATE outbox SET closed_at_ms = closed_at_ms - 35000000000", [])
+        .expect("aged");
+    // Bodies, keys, the message and its reports.
+    for _ in 0..3 {
+        purge();
+    }
+    assert_eq!((it.world.count("SELECT count(*) FROM outbox"), it.world.count(known)), (0, 0));
+    it.report(&last);
+    it.world.wait("shown", |world| world.alerts("REPORT_UNMATCHED") == 1);
+    assert_eq!(it.world.count("SELECT count(*) FROM v_report WHERE fate = 'UNMATCHED'"), 1);
+    assert_eq!((it.world.inbox_state(&id), it.world.arrivals(&id)), (None, 1));
+    agent.stop();
+}
+
 #[test]
 fn f29_killed_in_the_call_the_waiting_report_settles_at_the_next_start() {
     let it = Listening::webhook();
@@ -304,6 +433,9 @@ fn f29_strangers_contradictions_and_unknown_codes_settle_nothing_and_are_shown()
     it.report(&posted("m3", "SMS", "4100", "another-reference", 1_700_000_000));
     it.world.wait("another", |world| world.alerts("REPORT_CONFLICT") == 2);
     assert_eq!(it.world.count("SELECT count(*) FROM v_report WHERE fate = 'QUARANTINED'"), 2);
+    let refused = "SELECT count(*) FROM onceward_once_quarantine
+                    WHERE consumer = 'report-end:biz' AND reason = 'SAME_EFFECT_OTHER_EVENT' AND count = 1";
+    assert_eq!(it.world.count(refused), 2, "by the very function that applications have");
     assert_eq!(it.world.count("SELECT count(*) FROM v_report WHERE fate = 'UNMATCHED'"), 2);
     for (body, status) in [("{", 400), ("[1]", 400), (r#"{"MSGID":"m"}"#, 400)] {
         let request = format!(

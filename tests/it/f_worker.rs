@@ -328,3 +328,37 @@ fn f28_a_poison_message_is_parked_before_any_claim_and_the_others_flow() {
     assert_eq!(world.outbox_state(&bad[3]).0, "FAILED");
     agent.stop();
 }
+
+#[test]
+fn a_panic_of_ours_after_the_claim_is_never_called_unsent_and_never_sent_again() {
+    let world = World::new();
+    let agent = world.agent_with(&[("ONCEWARD_PANIC_AT", "worker-after-claim")]);
+    agent.wait_log("ready:");
+    let id = world.put_plain("k");
+    agent.wait_log("a panic after its claim");
+    assert!(!agent.log().contains("nothing was sent"), "{}", agent.log());
+    world.wait("its row says so", |world| world.outbox_state(&id).2.contains("it may have been sent"));
+    let next = world.put_plain("next");
+    world.wait_inbox(&next, "SENT");
+    assert_eq!(world.inbox_state(&id).as_deref(), Some("SENDING"));
+    agent.stop();
+    let agent = world.agent();
+    world.wait("seen", |world| world.alerts("STALE_SENDING") + world.alerts("ERROR") > 0);
+    assert_eq!((world.arrivals(&id), world.inbox_state(&id).as_deref()), (0, Some("ERROR")));
+    agent.stop();
+}
+
+/// While a destination is closed one message at a time may try it: a panic must give that leave back.
+#[test]
+fn a_panic_of_ours_in_a_probe_leaves_the_next_one_to_try() {
+    let world = World::with("[retry]\nhandoff = [\"1s\"]\n", "");
+    world.sandbox.refuse(true);
+    let agent = world.agent_with(&[("ONCEWARD_PANIC_AT", "worker-before-claim:2")]);
+    agent.wait_log("ready:");
+    let id = world.put_plain("k");
+    agent.wait_log("a panic before its claim");
+    world.sandbox.refuse(false);
+    world.wait_inbox(&id, "SENT");
+    assert_eq!(world.arrivals(&id), 1);
+    agent.stop();
+}

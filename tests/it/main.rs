@@ -32,6 +32,8 @@ mod f_worker;
 mod hostile;
 mod producers;
 mod schema;
+mod source_verbs;
 mod torture;
 mod trace;
+mod upgrade;
 mod verify;

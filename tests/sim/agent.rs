@@ -174,8 +174,13 @@ impl Agent {
             flags: Arc::new(WatchFlags::new().map_err(text)?),
         })
         .map_err(text)?;
-        let rearmer =
-            Rearmer { outbox: outbox_path.clone(), writer: writer.clone(), inbox: inbox.clone(), heard };
+        let rearmer = Rearmer {
+            outbox: outbox_path.clone(),
+            alerts: alerts.clone(),
+            writer: writer.clone(),
+            inbox: inbox.clone(),
+            heard,
+        };
         let reconciler = Reconciler {
             destination: Destination::new(GATEWAY),
             vendor,

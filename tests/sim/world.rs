@@ -18,11 +18,11 @@ use onceward::hand;
 use onceward::message::{Class, Destination, MessageId, Outcome};
 use onceward::poller::{Stored, take_in};
 use onceward::relay::{Answer, Confirm, Event};
+use onceward::report::intake::Taken;
 use onceward::report::{self, Way};
 use onceward::settle::{self, End, Settle, Settled, Speaker};
 use onceward::store::outbox::verbs::{By, Verb};
 use onceward::store::outbox::{self, NewMessage, Put};
-use onceward::store::report::Taken;
 use onceward::sweeper::Sweep;
 use rusqlite::Connection;
 
@@ -739,9 +739,9 @@ fn report(dice: &mut Dice) {
     let code = match (delivered, dice.below(8)) {
         (true, 0..=4) => "4100",
         (false, 0..=1) => "4100",
-        (_, 5) => "4400",
-        (_, 6) => "9999",
-        _ => "4420",
+        (_, 5) => "4421", // not even the vendor knows
+        (_, 6) => "9999", // nor do we
+        _ => "4410",
     };
     let value = serde_json::json!({
         "MSGID": format!("item-{id}-{}", dice.below(2)), "MEDIA": "SMS", "RESULT": code, "REFKEY": id,

@@ -19,7 +19,7 @@ pub(super) fn as_json(views: &Views, settings: &Settings, found: Found, reveal: 
         "ordering_key": ordering_key, "claimed_by": claimed_by, "claimed_until_ms": claimed_until_ms,
         "traceparent": traceparent, "wiped_at_ms": wiped_at_ms, "payload_bytes": payload.len(), "payload": reveal.then_some(payload),
     });
-    let deeds = deeds(&views.outbox, &line.message_id).map_err(io)?;
+    let deeds = deeds(views.rows(), &line.message_id).map_err(io)?;
     let (mut vendor, mut called) = (Value::Null, Vec::new());
     if let Some(inbox) = &views.inbox {
         if let Some(fate) = views::fate(inbox, &line.destination, &line.message_id).map_err(io)? {
@@ -38,7 +38,7 @@ pub(super) fn as_json(views: &Views, settings: &Settings, found: Found, reveal: 
         line.recipient = output::masked(&line.recipient);
     }
     let object = json!({
-        "message": line, "more": facts, "vendor": vendor, "vendor_visible": views.inbox.is_some(), "calls": called,
+        "message": line, "source": views.source.as_ref().map(|(name, _)| name), "more": facts, "vendor": vendor, "vendor_visible": views.inbox.is_some(), "calls": called,
         "deeds": deeds, "now": now,
     });
     output::print(&(output::json(&object)? + "\n"))

@@ -6,9 +6,16 @@ use crate::cli::views::{self, Views};
 use crate::cli::{Failure, Outcome, filter, output, permission, settling};
 use crate::config::Settings;
 use crate::exit;
+use crate::outboxes::File;
 use crate::vendor::fitness::Fitness;
 
-pub(super) fn for_people(views: &Views, settings: &Settings, found: &Found, reveal: bool) -> Outcome {
+pub(super) fn for_people(
+    views: &Views,
+    settings: &Settings,
+    home: &File,
+    found: &Found,
+    reveal: bool,
+) -> Outcome {
     let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());
     let Found { line, payload, ordering_key, claimed_by, claimed_until_ms, traceparent, wiped_at_ms } = found;
     let zone = &settings.agent.timezone;
@@ -17,6 +24,9 @@ pub(super) fn for_people(views: &Views, settings: &Settings, found: &Found, reve
     let mut say = |name: &str, value: String| out.push_str(&format!("{name:<13}{}\n", output::plain(&value)));
     say("message", line.message_id.clone());
     say("key", line.dedup_key.clone());
+    if let Some(name) = home.source() {
+        say("source", format!("{name}, {}", home.path().display()));
+    }
     say("kind", format!("{} ({}), priority {}", line.kind, line.class, line.priority));
     say(
         "destination",
@@ -143,7 +153,7 @@ pub(super) fn for_people(views: &Views, settings: &Settings, found: &Found, reve
         }
         out.push_str(&settling::story(inbox, line, fate.as_ref(), zone).map_err(io)?);
     }
-    let deeds: Vec<Vec<String>> = deeds(&views.outbox, &line.message_id)
+    let deeds: Vec<Vec<String>> = deeds(views.rows(), &line.message_id)
         .map_err(io)?
         .into_iter()
         .map(|deed| vec![at(deed.at_ms), deed.verb, deed.who, deed.before, deed.after, deed.note])

@@ -15,8 +15,10 @@ pub enum Rearmed {
     NotNeeded,
     /// It is in the relay's hands: its mark is still to come. Look again.
     NotYet,
-    /// Its content was wiped, or it is gone: there is nothing that could be sent.
-    Gone,
+    /// Its content was wiped: there is nothing that could be sent.
+    Wiped,
+    /// There is no such row in this outbox.
+    Missing,
 }
 
 /// PUBLISHED -> PENDING for a message proven *not sent*, whose inbox row is gone; with a fresh budget of attempts.
@@ -44,7 +46,8 @@ pub fn could_rearm(connection: &Connection, message_id: &MessageId) -> rusqlite:
         .query_row([message_id], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     Ok(match row {
-        None | Some((_, true)) => Rearmed::Gone,
+        None => Rearmed::Missing,
+        Some((_, true)) => Rearmed::Wiped,
         Some((S::Published, _)) => Rearmed::Yes,
         Some((S::Publishing, _)) => Rearmed::NotYet,
         Some(_) => Rearmed::NotNeeded,

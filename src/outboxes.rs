@@ -1,0 +1,182 @@
+//! Every outbox that this agent serves, its own file and the listed sources: which of them has a message, and opening it
+//! for whoever acts on one message. The command line, the local API and the room that opens rows again share it.
+//!
+//! A row id means something in its own file only, a key too; a message id is one message's wherever it stands. Opening
+//! a source for a verb sees that it is the file that was added and this agent's: what the inbox says of a message is no
+//! word about another agent's file. Never: writes a row, keeps a file open, waits for a source where the agent's own file
+//! has the answer.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::Connection;
+
+use crate::db::{self, DbError, Durability, Part};
+use crate::source;
+use crate::store::source::{self as list, Source};
+use crate::store::{meta, outbox};
+
+/// One outbox file.
+#[derive(Clone, Debug)]
+pub struct File {
+    path: PathBuf,
+    /// `None` = the agent's own.
+    source: Option<Listed>,
+}
+
+#[derive(Clone, Debug)]
+struct Listed {
+    name: String,
+    source_id: String,
+    agent_id: Option<String>,
+}
+
+impl File {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The source's name; `None` = the agent's own outbox.db.
+    pub fn source(&self) -> Option<&str> {
+        self.source.as_ref().map(|listed| listed.name.as_str())
+    }
+
+    /// For looking.
+    pub fn reader(&self) -> Result<Connection, DbError> {
+        match self.source {
+            None => db::open_reader(&self.path, Part::Outbox),
+            Some(_) => source::open_reader(&self.path),
+        }
+    }
+
+    /// For a person's word, which is on the disk when its commit returns.
+    pub fn writer(&self) -> Result<Connection, DbError> {
+        let Some(listed) = &self.source else {
+            return db::open_writer(&self.path, Part::Outbox, Durability::Full);
+        };
+        let sqlite = |error| DbError::sqlite(&self.path, error);
+        let connection = source::open_writer(&self.path)?;
+        connection.execute_batch("PRAGMA synchronous = FULL").map_err(sqlite)?;
+        let id = meta::get(&connection, "source_id").map_err(sqlite)?;
+        let served_by = meta::get(&connection, "served_by").map_err(sqlite)?;
+        if id.as_deref() != Some(&listed.source_id) || served_by != listed.agent_id {
+            let reason = format!(
+                "is not the file that was added as {name}, or another agent has taken it over; nothing was changed. If it shall be served, `onceward source add {name} FILE` again",
+                name = listed.name
+            );
+            return Err(DbError::Foreign { path: self.path.clone(), reason });
+        }
+        Ok(connection)
+    }
+
+    /// Whether it has a message of this id (exactly), or of this key.
+    fn has(&self, id_or_key: &str) -> Result<Option<Match>, DbError> {
+        let found =
+            outbox::find(&self.reader()?, id_or_key).map_err(|error| DbError::sqlite(&self.path, error))?;
+        Ok(found.map(|(id, _)| if id.as_str() == id_or_key { Match::Id } else { Match::Key }))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Match {
+    Id,
+    Key,
+}
+
+/// Why no file was chosen, for people; `status` is the local API's.
+#[derive(Debug, thiserror::Error)]
+pub enum NoFile {
+    /// No such source.
+    #[error("no source is named {name:?}; {there}", there = there_are(.there))]
+    NoSource {
+        /// As it was asked for.
+        name: String,
+        /// All there are.
+        there: Vec<String>,
+    },
+    /// More than one source has it.
+    #[error("the sources {} each have such a message: name one of them (--source NAME, or source=NAME in the local API)", .0.join(", "))]
+    Several(Vec<String>),
+    /// None that could be read has it.
+    #[error("no message has this id or key in what could be read; {0}")]
+    Unread(String),
+    /// The agent's own file cannot be used.
+    #[error(transparent)]
+    Own(#[from] DbError),
+}
+
+impl NoFile {
+    /// As a status of the local API.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::NoSource { .. } => 404,
+            Self::Several(_) => 409,
+            Self::Unread(_) | Self::Own(_) => 503,
+        }
+    }
+}
+
+fn there_are(names: &[String]) -> String {
+    if names.is_empty() { "there are none".into() } else { format!("there are: {}", names.join(", ")) }
+}
+
+/// All of them, the agent's own first, then by name.
+#[derive(Clone, Debug)]
+pub struct Outboxes(Vec<File>);
+
+impl Outboxes {
+    /// As the inbox lists them now; without it (where this user may not read it) the agent's own alone.
+    pub fn read(own: &Path, inbox: Option<&Connection>) -> rusqlite::Result<Self> {
+        let mut files = vec![File { path: own.to_owned(), source: None }];
+        if let Some(inbox) = inbox {
+            let agent_id = meta::get(inbox, "agent_id")?;
+            files.extend(list::list(inbox)?.into_iter().map(|Source { name, file, source_id, .. }| File {
+                path: file.into(),
+                source: Some(Listed { name, source_id, agent_id: agent_id.clone() }),
+            }));
+        }
+        Ok(Self(files))
+    }
+
+    /// The agent's own.
+    pub fn own(&self) -> &File {
+        &self.0[0]
+    }
+
+    /// The one of a name, or the agent's own.
+    pub fn named(&self, source: Option<&str>) -> Result<&File, NoFile> {
+        let found = self.0.iter().find(|file| file.source() == source);
+        found.ok_or_else(|| NoFile::NoSource {
+            name: source.unwrap_or_default().to_owned(),
+            there: self.0.iter().filter_map(File::source).map(str::to_owned).collect(),
+        })
+    }
+
+    /// The one of a name; else the one that has the message; else the agent's own, which will say that it has not.
+    pub fn choose(&self, source: Option<&str>, id_or_key: &str) -> Result<&File, NoFile> {
+        if source.is_some() {
+            return self.named(source);
+        }
+        let (mut here, mut unread) = (Vec::new(), None);
+        for file in &self.0 {
+            match (file.has(id_or_key), file.source()) {
+                (Ok(Some(_)), None) => return Ok(file),
+                (Err(error), None) => return Err(error.into()),
+                (Ok(Some(how)), Some(_)) => here.push((how, file)),
+                (Ok(None), _) => {}
+                (Err(error), Some(name)) => unread = Some(format!("source {name} cannot be read: {error}")),
+            }
+        }
+        if here.iter().any(|(how, _)| *how == Match::Id) {
+            here.retain(|(how, _)| *how == Match::Id);
+        }
+        match (here.as_slice(), unread) {
+            ([(_, file)], _) => Ok(file),
+            ([], Some(why)) => Err(NoFile::Unread(why)),
+            ([], None) => Ok(self.own()),
+            (several, _) => Err(NoFile::Several(
+                several.iter().filter_map(|(_, file)| file.source()).map(str::to_owned).collect(),
+            )),
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! A person's verbs on messages that live in a source: by the local API and by the command, while the agent runs and
+//! while it is down, named by the source or found by their id.
+
+use std::path::PathBuf;
+
+use rusqlite::Connection;
+use serde_json::Value;
+
+use crate::f_source::{add, app, put, state, status};
+use crate::support::local::is_root;
+use crate::support::{SOON, World};
+
+struct Shop {
+    world: World,
+    file: PathBuf,
+}
+
+impl Shop {
+    fn open(world: World, journal: &str) -> Self {
+        let file = app(&world, "shop", journal);
+        add(&world, "shop", &file);
+        Self { world, file }
+    }
+    fn rows(&self) -> Connection {
+        let connection = Connection::open(&self.file).expect("the file opens");
+        connection.busy_timeout(SOON).expect("timeout is set");
+        connection
+    }
+    /// A message that waits for an hour.
+    fn later(&self, key: &str) -> String {
+        let soon = onceward::clock::wall_ms() + 3_600_000;
+        put(&self.rows(), key, (", not_before_ms", &format!(", {soon}")))
+    }
+    fn status(&self, id: &str) -> String {
+        status(&self.file, id)
+    }
+    #[track_caller]
+    fn wait(&self, id: &str, expected: &str) {
+        self.world.wait(&format!("{id} {expected}"), |_| self.status(id) == expected);
+    }
+    fn post(&self, path: &str, body: &str) -> (u16, Value) {
+        let (status, body) = self.world.call("POST", &format!("/v1/messages/{path}"), body);
+        (status, serde_json::from_str(&body).unwrap_or(Value::Null))
+    }
+    fn deeds(&self, id: &str) -> Vec<String> {
+        self.rows()
+            .prepare("SELECT verb FROM audit WHERE target = ?1 ORDER BY id")
+            .and_then(|mut rows| rows.query_map([id], |row| row.get(0))?.collect())
+            .expect("reads")
+    }
+}
+
+#[test]
+fn the_local_api_holds_releases_cancels_hurries_shows_and_lists_what_is_in_a_source() {
+    for journal in ["wal", "delete"] {
+        let shop = Shop::open(World::listening(""), journal);
+        let agent = shop.world.agent();
+        shop.world.wait("served", |world| state(world, "shop") == "OK");
+        let (a, b) = (shop.later("a"), shop.later("b"));
+        let (code, said) = shop.post(&format!("{a}/hold"), r#"{"note":"asked"}"#);
+        assert_eq!(
+            (code, said["source"].as_str(), said["moved"].as_bool()),
+            (200, Some("shop"), Some(true)),
+            "{said}"
+        );
+        assert_eq!(shop.status(&a), "HELD");
+        assert_eq!(shop.post("a/try-now?source=shop", "").0, 409, "held; the key names it too");
+        assert_eq!(shop.post(&format!("{a}/release?source=shop"), "").0, 200);
+        let (code, said) = shop.post(&format!("{b}/cancel"), r#"{"dry_run":true}"#);
+        assert_eq!((code, said["moved"].as_bool(), shop.status(&b).as_str()), (200, Some(false), "PENDING"));
+        assert_eq!(shop.post(&format!("{b}/cancel"), "").0, 200);
+        assert_eq!(shop.status(&b), "FAILED");
+        let page = shop.world.get("/v1/messages?source=shop");
+        assert_eq!(
+            (page["messages"].as_array().map(Vec::len), page["messages"][0]["message_id"].as_str()),
+            (Some(1), Some(&*a))
+        );
+        assert_eq!(shop.world.get("/v1/messages")["messages"].as_array().map(Vec::len), Some(0));
+        assert_eq!(shop.post(&format!("{a}/try-now"), "").0, 200);
+        shop.world.wait_inbox(&a, "SENT");
+        shop.wait(&a, "PUBLISHED");
+        assert_eq!(shop.post(&format!("{a}/cancel"), "").0, 409, "it is sent");
+        let story = shop.world.get(&format!("/v1/messages/{a}"));
+        assert_eq!(
+            (story["source"].as_str(), story["vendor"]["status"].as_str()),
+            (Some("shop"), Some("SENT"))
+        );
+        assert_eq!(shop.deeds(&a), ["HOLD", "RELEASE", "TRY_NOW"]);
+        assert_eq!(shop.deeds(&b), ["CANCEL"]);
+        for (path, expected) in
+            [("nobody/hold", 404), (&*format!("{a}/hold?source=nowhere"), 404), ("nobody/settle", 422)]
+        {
+            assert_eq!(shop.post(path, "").0, expected, "{path}");
+        }
+        assert_eq!(shop.world.call("GET", "/v1/messages?source=nowhere", "").0, 404);
+        agent.stop();
+    }
+}
+
+#[test]
+fn a_key_that_two_sources_have_is_not_guessed_and_a_file_that_is_out_of_reach_is_no_answer() {
+    let shop = Shop::open(World::listening(""), "delete");
+    let other = app(&shop.world, "other", "delete");
+    add(&shop.world, "other", &other);
+    let soon = onceward::clock::wall_ms() + 3_600_000;
+    let mine = shop.later("k");
+    let theirs =
+        put(&Connection::open(&other).expect("opens"), "k", (", not_before_ms", &format!(", {soon}")));
+    let agent = shop.world.agent();
+    let (code, said) = shop.post("k/hold", "");
+    assert!(code == 409 && said["text"].as_str().is_some_and(|text| text.contains("other, shop")), "{said}");
+    let own = put(&shop.world.outbox(), "own", (", not_before_ms", &format!(", {soon}")));
+    let (code, said, error) = shop.world.onceward(&["hold", "k", &own]);
+    assert!(code == 1 && said.contains("k not held") && said.contains("--source"), "{code} {said}{error}");
+    assert_eq!(shop.world.outbox_state(&own).0, "HELD", "the other one goes on");
+    assert_eq!(shop.world.onceward(&["show", "k"]).0, 64);
+    assert_eq!(shop.post("k/hold?source=other", "").0, 200);
+    assert_eq!((shop.status(&mine).as_str(), status(&other, &theirs).as_str()), ("PENDING", "HELD"));
+    assert_eq!(shop.post(&format!("{mine}/hold"), "").0, 200, "an id is one message's");
+    let aside = shop.world.dir.path().join("aside.db");
+    std::fs::rename(&other, &aside).expect("moved away");
+    let (code, said) = shop.post(&format!("{theirs}/release"), "");
+    assert!(
+        code == 503 && said["text"].as_str().is_some_and(|text| text.contains("source other cannot be read")),
+        "{said}"
+    );
+    let (code, _, error) = shop.world.onceward(&["show", &theirs]);
+    assert!(code == 75 && error.contains("source other"), "{code} {error}");
+    // Another file under the name is not the one that was added.
+    assert!(std::process::Command::new("cp").args([&shop.file, &other]).status().expect("cp runs").success());
+    let (code, said) = shop.post(&format!("{mine}/release?source=other"), "");
+    assert!(
+        code == 503
+            && said["text"].as_str().is_some_and(|text| text.contains("is not the file that was added")),
+        "{said}"
+    );
+    assert_eq!(shop.world.onceward(&["--source", "other", "release", &mine]).0, 69);
+    assert_eq!(status(&other, &mine), "HELD");
+    agent.stop();
+}
+
+/// Each verb of the command on a source's row, with the agent up and down; the id alone says which file.
+#[test]
+fn the_commands_reach_a_sources_message_while_the_agent_runs_and_while_it_is_down() {
+    let shop = Shop::open(World::listening(""), "wal");
+    let mut agent = None;
+    for up in [false, true] {
+        if up {
+            agent = Some(shop.world.agent());
+        }
+        for named in [false, true] {
+            let key = |name: &str| format!("{name}:{up}:{named}");
+            let run = |args: &[&str]| {
+                let mut all = if named { vec!["--source", "shop"] } else { vec![] };
+                all.extend(args);
+                shop.world.onceward(&all)
+            };
+            let (a, b) = (shop.later(&key("a")), shop.later(&key("b")));
+            let soon = onceward::clock::wall_ms() + 3_600_000;
+            let own = put(&shop.world.outbox(), &key("own"), (", not_before_ms", &format!(", {soon}")));
+            shop.world.onceward(&["hold", &own]);
+            let (code, said, error) = run(&["hold", &a, &b]);
+            assert!(code == 0 && said.contains("2 held"), "{said}{error}");
+            assert_eq!((shop.status(&a).as_str(), shop.status(&b).as_str()), ("HELD", "HELD"));
+            let (code, said, error) = run(&["release", &a]);
+            assert!(code == 0 && said.contains("1 released"), "{said}{error}");
+            if named {
+                assert_eq!(run(&["release", &own]).0, 66, "not in that file");
+            } else {
+                // One command over two files.
+                let (code, said, error) = run(&["cancel", &own, &b]);
+                assert!(code == 0 && said.contains("2 cancelled"), "{said}{error}");
+                assert_eq!(
+                    (shop.world.outbox_state(&own).0.as_str(), shop.status(&b).as_str()),
+                    ("FAILED", "FAILED")
+                );
+            }
+            let (code, said, error) = run(&["try-now", &a]);
+            assert_eq!(code, 0, "{said}{error}");
+            let (code, shown, error) = run(&["show", &a]);
+            assert!(code == 0 && shown.contains("shop") && shown.contains("TRY_NOW"), "{shown}{error}");
+            assert!(!shown.contains("HELD:") && !shown.contains("nothing is sent"), "{shown}");
+            let (code, listed, _) = shop.world.onceward(&["--source", "shop", "queue", "--state", "ALL"]);
+            assert!(code == 0 && listed.contains(&a) && !listed.contains(&own), "{listed}");
+            if up {
+                shop.world.wait_inbox(&a, "SENT");
+                shop.wait(&a, "PUBLISHED");
+                assert_eq!(run(&["cancel", &a]).0, 1);
+            }
+        }
+    }
+    if let Some(agent) = agent {
+        agent.stop();
+    }
+}
+
+fn lost(shop: &Shop, key: &str) -> String {
+    let id = put(&shop.rows(), key, ("", ""));
+    shop.world.wait_inbox(&id, "ERROR");
+    shop.wait(&id, "PUBLISHED");
+    id
+}
+
+#[test]
+fn an_error_of_a_source_is_settled_and_what_was_not_sent_goes_again_from_its_own_file() {
+    let shop = Shop::open(World::listening(""), "delete");
+    shop.world.faults(&["reset=read,first=5"]);
+    let agent = shop.world.agent();
+    let ids: Vec<String> = (0..5).map(|number| lost(&shop, &format!("k{number}"))).collect();
+    let settle = |id: &str, how: &str| {
+        shop.post(
+            &format!("{id}/settle"),
+            &format!(r#"{{"as":"{how}","note":"asked","i_checked_the_vendor":true}}"#),
+        )
+    };
+    let (code, said) = settle(&ids[0], "sent");
+    assert_eq!((code, said["source"].as_str()), (200, Some("shop")), "{said}");
+    assert_eq!(shop.world.inbox_state(&ids[0]).as_deref(), Some("SENT"));
+    let (code, said, error) = shop.world.onceward(&["settle", &ids[1], "--failed", "--note", "they said so"]);
+    assert_eq!(code, 0, "{said}{error}");
+    // Not sent: its own row opens, under the same id.
+    let (code, said) = settle(&ids[2], "not-sent");
+    assert_eq!(code, 200, "{said}");
+    shop.world.wait_inbox(&ids[2], "SENT");
+    shop.wait(&ids[2], "PUBLISHED");
+    assert_eq!(shop.world.arrivals(&ids[2]), 2, "once before the reset, once by order of a person");
+    let open = "SELECT count(*) FROM rearm WHERE done_at_ms IS NULL";
+    shop.world.wait("the note is closed", |world| world.count(open) == 0);
+    // The file is away when the verdict is spoken: the message is not lost, it waits for its file.
+    let aside = shop.world.dir.path().join("aside.db");
+    let asked = &ids[3];
+    shop.world
+        .inbox()
+        .execute_batch(&format!(
+            "BEGIN; DELETE FROM inbox WHERE message_id = '{asked}';
+             INSERT INTO rearm (consumer, message_id, times, by, at_ms) VALUES ('gateway', '{asked}', 1, 'operator', 1); COMMIT"
+        ))
+        .expect("as after the first half of the verdict");
+    std::fs::rename(&shop.file, &aside).expect("moved away");
+    agent.stop();
+    let agent = shop.world.agent();
+    shop.world.wait("told", |world| {
+        world.count("SELECT count(*) FROM alert WHERE cause = 'ERROR' AND last_text LIKE '%out of reach%'")
+            == 1
+    });
+    assert_eq!(shop.world.count(open), 1);
+    std::fs::rename(&aside, &shop.file).expect("put back");
+    agent.stop();
+    // Down, with the agent's lock.
+    let (code, said, error) = shop.world.onceward(&[
+        "--source",
+        "shop",
+        "settle",
+        "k4",
+        "--not-sent",
+        "--i-checked-the-vendor",
+        "--note",
+        "none",
+    ]);
+    assert_eq!(code, 0, "{said}{error}");
+    assert_eq!((shop.status(&ids[3]).as_str(), shop.status(&ids[4]).as_str()), ("PENDING", "PENDING"));
+    assert_eq!(shop.world.count(open), 0);
+    let agent = shop.world.agent();
+    for id in &ids[3..] {
+        shop.world.wait_inbox(id, "SENT");
+        shop.wait(id, "PUBLISHED");
+        assert_eq!(shop.world.arrivals(id), 2);
+    }
+    agent.stop();
+}
+
+/// A look-up knows no files: what it proves not sent is found in the source.
+#[test]
+fn what_a_look_up_calls_never_received_goes_again_from_its_source() {
+    let world = World::listening("lookup = LOOKUP");
+    let text = std::fs::read_to_string(&world.config).expect("settings");
+    let lookup = format!(
+        r#"{{ url = "http://{}/messages/{{message_id}}", accepted = {{ status = [200], json = "/state", equals = ["taken"] }}, never_received = {{ status = [404] }}, never_received_after = "1s" }}"#,
+        world.sandbox.addr()
+    );
+    std::fs::write(&world.config, text.replace("LOOKUP", &lookup)).expect("written");
+    let shop = Shop::open(world, "wal");
+    shop.world.faults(&["reset=read,accepted=no,first=1"]);
+    let agent = shop.world.agent();
+    let id = lost(&shop, "never");
+    shop.world.wait_inbox(&id, "SENT");
+    shop.wait(&id, "PUBLISHED");
+    assert_eq!(shop.world.arrivals(&id), 2, "the reset one, and after the look-up the other");
+    agent.stop();
+}
+
+#[test]
+fn a_member_of_the_group_reaches_a_source_through_the_socket() {
+    if !is_root() {
+        return;
+    }
+    let world = World::listening("");
+    world.open_to_the_group();
+    let shop = Shop::open(world, "wal");
+    let (a, b) = (shop.later("a"), shop.later("b"));
+    let (code, _, error) = shop.world.as_stranger(&["--source", "shop", "hold", &a]);
+    assert!(code == 77 && error.contains("list of sources"), "{code} {error}");
+    let agent = shop.world.agent();
+    shop.world.open_socket();
+    let (code, said, error) = shop.world.as_stranger(&["--source", "shop", "hold", &a]);
+    assert_eq!((code, shop.status(&a).as_str()), (0, "HELD"), "{said}{error}");
+    let (code, said, error) = shop.world.as_stranger(&["cancel", &b]);
+    assert_eq!((code, shop.status(&b).as_str()), (0, "FAILED"), "{said}{error}");
+    let (code, shown, error) = shop.world.as_stranger(&["show", &a]);
+    assert!(code == 0 && shown.contains("shop") && shown.contains("HELD"), "{shown}{error}");
+    let (code, shown, error) = shop.world.as_stranger(&["--source", "shop", "queue"]);
+    assert!(code == 0 && shown.contains(&a), "{shown}{error}");
+    let who =
+        shop.rows().query_row("SELECT who FROM audit WHERE verb = 'HOLD'", [], |row| row.get::<_, String>(0));
+    assert!(who.expect("audited").starts_with("uid 4242"));
+    agent.stop();
+}
