@@ -7,8 +7,8 @@
 //! its hand-off and is given back when the worker is done with it, so a source whose file is locked holds up
 //! no other.
 //!
-//! [`Keys`] keeps two sources from having the same `ordering_key` at one destination under way at once. Which of
-//! them goes first is `order.rs`'s to say; within a file the schema keeps the order.
+//! [`Keys`] keeps two sources from having the same `ordering_key` under way at once. Which of them goes first is
+//! `order.rs`'s to say; within a file the schema keeps the order.
 //!
 //! Never: blocks, touches a file, decides what is due.
 
@@ -165,12 +165,12 @@ impl Drop for Place {
     }
 }
 
-/// The `ordering_key`s under way, by destination and key.
+/// The `ordering_key`s under way.
 #[derive(Debug, Default)]
 pub struct Keys {
     /// The files whose rows share lanes.
     pub files: Files,
-    held: Mutex<HashMap<(String, String), Holder>>,
+    held: Mutex<HashMap<String, Holder>>,
 }
 
 #[derive(Debug)]
@@ -183,7 +183,7 @@ struct Holder {
 #[derive(Debug)]
 pub struct HeldKey {
     keys: Arc<Keys>,
-    key: (String, String),
+    key: String,
 }
 
 impl Keys {
@@ -197,7 +197,6 @@ impl Keys {
     #[expect(clippy::result_unit_err, reason = "there is one way to fail")]
     pub fn hold(self: &Arc<Self>, source: &Arc<str>, message: &Message) -> Result<Option<HeldKey>, ()> {
         let Some(key) = &message.ordering_key else { return Ok(None) };
-        let key = (message.destination.to_string(), key.clone());
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let holder = held.entry(key.clone()).or_insert_with(|| Holder { source: source.clone(), count: 0 });
         if holder.source != *source {
@@ -206,7 +205,7 @@ impl Keys {
         // The same source may have it twice: a row that is handed over again after its lease.
         holder.count += 1;
         drop(held);
-        Ok(Some(HeldKey { keys: self.clone(), key }))
+        Ok(Some(HeldKey { keys: self.clone(), key: key.clone() }))
     }
 }
 
@@ -293,10 +292,8 @@ mod tests {
         let first = keys.hold(&a, &message(Some("x"), "d")).expect("free");
         let again = keys.hold(&a, &message(Some("x"), "d")).expect("its own");
         assert!(keys.hold(&b, &message(Some("x"), "d")).is_err());
-        assert!(
-            keys.hold(&b, &message(Some("x"), "other")).is_ok()
-                && keys.hold(&b, &message(Some("y"), "d")).is_ok()
-        );
+        assert!(keys.hold(&b, &message(Some("x"), "other")).is_err(), "a lane is its key, wherever it leads");
+        assert!(keys.hold(&b, &message(Some("y"), "d")).is_ok());
         drop(first);
         assert!(keys.hold(&b, &message(Some("x"), "d")).is_err());
         drop(again);
