@@ -36,7 +36,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     if views.inbox.is_none() {
         match through_agent::show(&settings, &args.id) {
             Ok(outcome) => return outcome,
-            Err(why) => eprintln!("the vendor's side is not shown: {why}"),
+            Err(why) => output::complain!("the vendor's side is not shown: {why}"),
         }
     }
     let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());
