@@ -29,6 +29,7 @@ mod f_worker;
 mod hostile;
 mod producers;
 mod schema;
+mod soak;
 mod torture;
 mod trace;
 mod verify;
