@@ -107,7 +107,7 @@ fn padding(size: u64) -> usize {
 }
 
 /// A ustar header. Sizes from 8 GiB on are in base 256, as GNU tar has them.
-fn header(name: &str, size: u64, at_ms: i64) -> [u8; BLOCK] {
+pub(crate) fn header(name: &str, size: u64, at_ms: i64) -> [u8; BLOCK] {
     let mut block = [0u8; BLOCK];
     let mut put = |at: usize, text: &str| block[at..at + text.len()].copy_from_slice(text.as_bytes());
     put(0, name);
@@ -178,17 +178,22 @@ fn skip(from: &mut File, bytes: usize) -> io::Result<()> {
 /// Unpacks the next member into a new file and proves its digest. Synced.
 pub fn read_member(from: &mut File, member: &Member, to: &Path) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    unpack(from, member, &mut file)?;
+    file.sync_all()
+}
+
+/// The next member's bytes, proven.
+pub(crate) fn unpack(from: &mut File, member: &Member, to: &mut impl Write) -> io::Result<()> {
     let (name, size) = read_header(from)?;
     if name != member.name || size != member.size {
         return Err(bad(format!("{} is not where the manifest says", member.name)));
     }
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
-    let (copied, sha256) = copy(from, &mut file, size)?;
+    let (copied, sha256) = copy(from, to, size)?;
     if copied != size || sha256 != member.sha256 {
         return Err(bad(format!("{} is damaged: its checksum is wrong", member.name)));
     }
-    skip(from, padding(size))?;
-    file.sync_all()
+    skip(from, padding(size))
 }
 
 #[cfg(test)]

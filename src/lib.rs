@@ -57,3 +57,8 @@ pub mod ward;
 pub mod watch;
 pub mod who;
 pub mod worker;
+
+/// What reads bytes of strangers, under hostile bytes: bodies of the fuzz targets. Not part of the program.
+#[cfg(any(test, fuzzing))]
+#[path = "../fuzz/targets/mod.rs"]
+pub mod hostile;

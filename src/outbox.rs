@@ -33,6 +33,8 @@ pub use crate::store::outbox::{NewMessage as Message, Put as Enqueued};
 
 /// Longest `destination`, characters (also a CHECK).
 const DESTINATION_CHARS_MAX: usize = 40;
+/// 5138-11-16: from here on milliseconds are micro- or nanoseconds by mistake, as the CHECKs have it.
+const TIME_MS_END: i64 = 100_000_000_000_000;
 
 /// An outbox inside an open database.
 pub struct Outbox;
@@ -147,12 +149,27 @@ impl Message {
         chars("dedup_key", &self.dedup_key, 1, DEDUP_KEY_CHARS_MAX)?;
         chars("kind", &self.kind, 1, FIELD_CHARS_MAX)?;
         chars("destination", &self.destination, 0, DESTINATION_CHARS_MAX)?;
+        if !self.destination.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
+            let reason = "letters, digits, - _ and . alone were expected".into();
+            return Err(BadField { field: "destination", reason });
+        }
         chars("recipient", &self.recipient, 0, FIELD_CHARS_MAX)?;
         if let Some(key) = &self.ordering_key {
             chars("ordering_key", key, 1, FIELD_CHARS_MAX)?;
         }
         if let Some(trace) = &self.traceparent {
             chars("traceparent", trace, 0, FIELD_CHARS_MAX)?;
+            if !trace.is_ascii() {
+                return Err(BadField { field: "traceparent", reason: "is not ASCII".into() });
+            }
+        }
+        for (field, value) in [("not_before_ms", self.not_before_ms), ("expires_at_ms", self.expires_at_ms)] {
+            if value.is_some_and(|ms| ms >= TIME_MS_END) {
+                return Err(BadField {
+                    field,
+                    reason: "is after the year 5000; it takes milliseconds".into(),
+                });
+            }
         }
         if self.payload.len() > PAYLOAD_BYTES_MAX {
             let found = self.payload.len();
@@ -192,7 +209,7 @@ mod tests {
     #[test]
     fn a_field_that_does_not_fit_is_named_without_its_value() {
         let long = |count| "가".repeat(count);
-        let cases: [(&str, Message); 9] = [
+        let cases: [(&str, Message); 14] = [
             ("dedup_key", Message { dedup_key: String::new(), ..message() }),
             ("dedup_key", Message { dedup_key: long(DEDUP_KEY_CHARS_MAX + 1), ..message() }),
             ("kind", Message { kind: long(FIELD_CHARS_MAX + 1), ..message() }),
@@ -202,6 +219,12 @@ mod tests {
             ("payload", Message { payload: "{".into(), ..message() }),
             ("payload", Message { payload: format!("\"{}\"", "x".repeat(PAYLOAD_BYTES_MAX)), ..message() }),
             ("priority", Message { priority: 10, ..message() }),
+            // What the table's CHECKs refuse is refused here: else one such line would keep a whole chunk from being stored.
+            ("destination", Message { destination: "a b".into(), ..message() }),
+            ("traceparent", Message { traceparent: Some("é".repeat(101)), ..message() }),
+            ("traceparent", Message { traceparent: Some("é".into()), ..message() }),
+            ("not_before_ms", Message { not_before_ms: Some(TIME_MS_END), ..message() }),
+            ("expires_at_ms", Message { expires_at_ms: Some(i64::MAX), ..message() }),
         ];
         for (field, message) in cases {
             let bad = message.check().expect_err(field);

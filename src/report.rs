@@ -165,14 +165,20 @@ pub fn normalise(value: &Value) -> Result<Report, Unreadable> {
     })
 }
 
-/// The first of the names that has a value, in any case; text or a number, trimmed, bounded.
+/// The first of the names that has a value, in any case; text or a number, trimmed, bounded. A name that stands there
+/// twice, in two cases, says two things, and is refused.
 fn field(
     fields: &Map<String, Value>,
     names: &[&str],
     chars_max: usize,
 ) -> Result<Option<String>, Unreadable> {
     for name in names {
-        let found = fields.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value);
+        let mut named =
+            fields.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value);
+        let found = named.next();
+        if named.next().is_some() {
+            return Err(Unreadable(format!("{name} is there twice")));
+        }
         let text = match found {
             None | Some(Value::Null) => continue,
             Some(Value::String(text)) => text.trim().to_owned(),

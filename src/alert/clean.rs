@@ -50,26 +50,54 @@ fn is_harmless(word: &str) -> bool {
     id() || date() || word.trim_end_matches('.').parse::<std::net::Ipv4Addr>().is_ok()
 }
 
-/// `010 1234 5678`: groups of digits in a row count as one number.
+/// `010 1234 5678`: groups of digits in a row count as one number, whatever stands before and behind them (`to=010 …,`).
 fn join_split_numbers(text: &str) -> String {
-    let words: Vec<&str> = text.split(' ').collect();
-    let mut out: Vec<&str> = Vec::with_capacity(words.len());
+    let characters: Vec<char> = text.chars().collect();
+    let mut out = String::with_capacity(text.len());
     let mut at = 0;
-    while at < words.len() {
-        let is_group =
-            |word: &&str| !word.is_empty() && word.chars().all(|c| c.is_ascii_digit() || "()+-".contains(c));
-        let run = words[at..].iter().take_while(|word| is_group(word)).count();
-        let digits: usize =
-            words[at..at + run].iter().flat_map(|word| word.chars()).filter(char::is_ascii_digit).count();
-        if run > 1 && digits > DIGITS_MAX {
-            out.push(STARS);
-            at += run;
-        } else {
-            out.push(words[at]);
-            at += 1;
+    while let Some(&character) = characters.get(at) {
+        match split_number(&characters, at) {
+            Some(end) => {
+                out.push_str(STARS);
+                at = end;
+            }
+            None => {
+                out.push(character);
+                at += 1;
+            }
         }
     }
-    out.join(" ")
+    out
+}
+
+/// Where the number ends that begins here and is written in groups.
+fn split_number(characters: &[char], begin: usize) -> Option<usize> {
+    let is_part = |at: usize| {
+        characters.get(at).is_some_and(|character| character.is_ascii_digit() || "()+-".contains(*character))
+    };
+    let in_word = |character: char| character.is_alphanumeric() || character == '_';
+    if begin.checked_sub(1).is_some_and(|before| in_word(characters[before])) {
+        return None;
+    }
+    let (mut groups, mut digits, mut end, mut next) = (0, 0, begin, begin);
+    while is_part(next) {
+        let length = (next..).take_while(|at| is_part(*at)).count();
+        // The first half of a word or of a time (`10:30`) is no group.
+        let behind = characters.get(next + length);
+        let of_time =
+            behind == Some(&':') && characters.get(next + length + 1).is_some_and(char::is_ascii_digit);
+        if of_time || behind.is_some_and(|behind| in_word(*behind)) {
+            break;
+        }
+        groups += 1;
+        end = next + length;
+        digits += characters[next..end].iter().filter(|character| character.is_ascii_digit()).count();
+        if behind != Some(&' ') {
+            break;
+        }
+        next = end + 1;
+    }
+    (groups > 1 && digits > DIGITS_MAX).then_some(end)
 }
 
 #[cfg(test)]
@@ -83,6 +111,9 @@ mod tests {
             ("to +82-10-1234-5678.", "to ****"),
             ("to 010 1234 5678 now", "to **** now"),
             ("(010) 1234 5678", "****"),
+            ("to=+82 10 1234 5678, and more", "to=****, and more"),
+            ("since 2026-08-01 10:30", "since 2026-08-01 10:30"),
+            ("3 of 500 rows, 2 of 12000", "3 of 500 rows, 2 of 12000"),
             ("mail kim@example.com", "mail ****"),
             ("key GRADE:1842", "key GRADE:1842"),
             ("NO_ROUTE: kind \"x01012345678\"", "NO_ROUTE: kind \"****\""),

@@ -14,7 +14,7 @@
 
 pub mod book;
 mod cause;
-mod clean;
+pub(crate) mod clean;
 pub mod command;
 pub mod conditions;
 pub mod notifier;

@@ -61,23 +61,26 @@ pub fn run(args: Args) -> Outcome {
     let settings = Settings::load_without_secrets(&config)
         .map_err(|error| Failure::new(error.exit_code(), error.to_string()))?;
     let _made = init::make_databases(&settings.agent.state_dir, None)?;
-    println!("folder   {}\nvendor   http://{} (in this process)", dir.display(), sandbox.addr());
+    output::tell!("folder   {}\nvendor   http://{} (in this process)", dir.display(), sandbox.addr());
 
     let mut agent = DemoAgent(start_agent(&dir, &config).map_err(|error| io("the agent", error))?);
-    println!("agent    pid {} (log: {})", agent.0.id(), dir.join("agent.log").display());
+    output::tell!("agent    pid {} (log: {})", agent.0.id(), dir.join("agent.log").display());
     agent.wait_ready(&dir.join("agent.log"))?;
     let mut connection = enqueue::open(&settings)?;
     if args.messages.is_none() {
-        println!(
+        output::tell!(
             "(two of the samples repeat a key with other content on purpose: they are named and not sent)"
         );
     }
     // As producers' SQL would put them: what is unfit is seen to be parked.
     let door = enqueue::Door::lengths_only(&settings);
     let counts = enqueue::from_lines(&mut connection, &door, samples.as_slice(), None, &mut |_| {})?;
-    println!(
+    output::tell!(
         "enqueued {} new, {} known already, {} in quarantine, {} bad\n",
-        counts.new, counts.same, counts.conflict, counts.bad
+        counts.new,
+        counts.same,
+        counts.conflict,
+        counts.bad
     );
 
     let finished = wait(&mut agent.0, &connection, counts.new);
@@ -86,7 +89,7 @@ pub fn run(args: Args) -> Outcome {
     stopped?;
     let agreed = report(&settings, &sandbox)?;
     sandbox.stop();
-    println!(
+    output::tell!(
         "\nlook at it:\n  sqlite3 -readonly {outbox} 'select * from v_today'\n  sqlite3 -readonly {outbox} 'select * from v_trouble'\n  sqlite3 -readonly {inbox} 'select * from v_today'\n  onceward --config {config} status\n  onceward --config {config} queue --state PARKED",
         outbox = settings.agent.state_dir.join("outbox/outbox.db").display(),
         inbox = settings.agent.state_dir.join("inbox/inbox.db").display(),
@@ -246,18 +249,20 @@ fn report(settings: &Settings, sandbox: &Sandbox) -> Result<bool, Failure> {
         table.push(vec![fate.clone(), destination.clone(), count.to_string(), arrived.to_string()]);
     }
     table.push(vec!["all".into(), String::new(), messages.to_string(), requests.to_string()]);
-    print!("{}", output::table(&table));
+    output::tell!("{}", output::table(&table).trim_end());
     let totals = sandbox.ledger().totals();
-    println!(
+    output::tell!(
         "\nthe vendor's own count: {} requests, of which it refused {} at the door (some came again later); they name {} \
          different messages",
-        totals.arrived, totals.refused, totals.references
+        totals.arrived,
+        totals.refused,
+        totals.references
     );
     let agreed = problems.is_empty() && totals.arrived == requests;
     for problem in &problems {
-        println!("DISAGREES: {problem}");
+        output::tell!("DISAGREES: {problem}");
     }
-    println!(
+    output::tell!(
         "{}",
         if agreed {
             "they agree: nothing was sent twice, nothing is without a record"

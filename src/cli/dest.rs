@@ -54,7 +54,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         None => match through_agent::get(&settings, "/v1/destinations") {
             Ok(answer) => answer["destinations"].as_array().cloned().unwrap_or_default(),
             Err(why) => {
-                eprintln!("how the destinations stand is not shown: {why}");
+                output::complain!("how the destinations stand is not shown: {why}");
                 collect(&views, &settings).map_err(io)?
             }
         },

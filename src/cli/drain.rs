@@ -64,7 +64,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         "new messages are refused until {}, the agent's next start, or `onceward drain --end`",
         output::local_time(until_ms, &settings.agent.timezone)
     );
-    eprintln!("{closed}");
+    output::complain!("{closed}");
     let end = Instant::now() + timeout;
     let mut last = None;
     let left = loop {
@@ -78,7 +78,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
             break left;
         }
         if last != Some(left.moving) {
-            eprintln!("{} to be sent", left.moving);
+            output::complain!("{} to be sent", left.moving);
             last = Some(left.moving);
         }
         std::thread::sleep(LOOK);
@@ -86,7 +86,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     let still = intake::closed_until(&views.outbox, wall_ms())
         .map_err(|error| Failure::new(exit::IO, error.to_string()))?;
     if still.is_none() {
-        eprintln!(
+        output::complain!(
             "the drain was ended meanwhile (the agent was started anew, or by `drain --end`): new messages may have come"
         );
     }

@@ -124,9 +124,12 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         from_lines(&mut connection, &door, BufReader::new(opened), length, &mut say)?
     };
     if !quiet || counts.bad + counts.conflict > 0 {
-        eprintln!(
+        super::output::complain!(
             "{} new, {} known already, {} in quarantine (same key, other content), {} bad",
-            counts.new, counts.same, counts.conflict, counts.bad
+            counts.new,
+            counts.same,
+            counts.conflict,
+            counts.bad
         );
     }
     Ok(if counts.bad + counts.conflict > 0 { exit::DATA } else { exit::OK })
@@ -226,7 +229,7 @@ fn from_flags(args: Args, door: &Door<'_>) -> Result<NewMessage, Failure> {
     }
     let (message, remarks) = door.check(message).map_err(|problem| Failure::new(exit::DATA, problem))?;
     for remark in remarks {
-        eprintln!("onceward: payload: {remark}");
+        super::output::complain!("onceward: payload: {remark}");
     }
     Ok(message)
 }

@@ -70,13 +70,13 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         ];
         match through_agent::queue(&settings, &query, args.json) {
             Ok(outcome) => return outcome,
-            Err(why) => eprintln!("the vendor's side is not shown: {why}"),
+            Err(why) => output::complain!("the vendor's side is not shown: {why}"),
         }
     }
     let views = views::open_joined(file, &settings)?;
     // Beside the list, so that JSON lines stay JSON lines.
     if let Some(held) = &views.held {
-        eprintln!("HELD: nothing is sent: {held}");
+        output::complain!("HELD: nothing is sent: {held}");
     }
     let lists = lists(&args, &states, views.inbox).map_err(|failure| match failure.code {
         exit::NOT_PERMITTED => {
@@ -121,16 +121,16 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     }
     if more > 0 {
         let or_more = if more >= COUNT_MAX { " or more" } else { "" };
-        eprintln!("{shown} of {}{or_more} shown (--limit 0 for all)", shown as i64 + more);
+        output::complain!("{shown} of {}{or_more} shown (--limit 0 for all)", shown as i64 + more);
     }
     if states == States::Unfinished {
         let hidden = hidden(&views.connection, &args)?;
         if hidden > 0 {
-            eprintln!("{hidden} finished not shown (--state ALL, or --trouble)");
+            output::complain!("{hidden} finished not shown (--state ALL, or --trouble)");
         }
     }
     if !views.inbox {
-        eprintln!("the vendor's side is not shown: {}", super::permission::inbox(&settings));
+        output::complain!("the vendor's side is not shown: {}", super::permission::inbox(&settings));
     }
     Ok(exit::OK)
 }
@@ -252,7 +252,7 @@ fn page(
         Ok((
             key,
             line.map_err(|error| {
-                eprintln!("row {key} cannot be read: {}", output::plain(&error.to_string()))
+                output::complain!("row {key} cannot be read: {}", output::plain(&error.to_string()))
             })
             .ok(),
         ))

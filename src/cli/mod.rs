@@ -10,12 +10,12 @@ mod demo;
 pub(crate) mod dest;
 mod drain;
 pub(crate) mod enqueue;
-mod filter;
+pub(crate) mod filter;
 mod init;
 pub(crate) mod lists;
 mod logging;
 mod manual;
-mod moment;
+pub(crate) mod moment;
 pub(crate) mod output;
 mod pause;
 mod permission;
@@ -234,7 +234,7 @@ pub fn main() -> i32 {
     match outcome {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("onceward: {}", output::plain_lines(failure.text.trim_end()));
+            output::complain!("onceward: {}", output::plain_lines(failure.text.trim_end()));
             failure.code
         }
     }

@@ -53,10 +53,10 @@ pub fn plausible(not_before_ms: Option<i64>, expires_at_ms: Option<i64>) -> Resu
     for (field, ms) in [("not_before_ms", not_before_ms), ("expires_at_ms", expires_at_ms)] {
         match ms {
             Some(ms) if ms < PLAUSIBLE_MS_MIN => {
-                return Err(format!("{field}: {ms} is before 2001; milliseconds were expected, not seconds"));
+                return Err(format!("{field}: is before 2001; milliseconds were expected, not seconds"));
             }
-            Some(ms) if ms > PLAUSIBLE_MS_MAX => {
-                return Err(format!("{field}: {ms} is after the year 5000; milliseconds were expected"));
+            Some(ms) if ms >= PLAUSIBLE_MS_MAX => {
+                return Err(format!("{field}: is after the year 5000; milliseconds were expected"));
             }
             _ => {}
         }

@@ -16,6 +16,22 @@ pub fn print(text: &str) -> Outcome {
     }
 }
 
+/// A line on stderr, for people. A stderr that nobody takes (a closed pipe, a full disk) changes nothing of what was done,
+/// so it is no panic either.
+macro_rules! complain {
+    ($($part:tt)*) => { $crate::cli::output::line_to(&mut std::io::stderr(), format_args!($($part)*)) };
+}
+/// The same on stdout, where the lines are not the command's result.
+macro_rules! tell {
+    ($($part:tt)*) => { $crate::cli::output::line_to(&mut std::io::stdout(), format_args!($($part)*)) };
+}
+pub(crate) use {complain, tell};
+
+/// Writes a line, or not.
+pub fn line_to(out: &mut dyn Write, line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(out, "{line}");
+}
+
 /// A table with aligned columns; the first row is the head.
 pub fn table(rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<String>> =

@@ -56,7 +56,7 @@ impl SettingsFile {
         let (settings, mistakes) =
             Settings::load_despite_mistakes(&self.path).map_err(|error| self.failure(&error))?;
         if let Some(error) = mistakes {
-            eprintln!(
+            super::output::complain!(
                 "{}\n(going on: only the state folder and the zone are needed)",
                 super::output::plain_lines(&error.to_string())
             );

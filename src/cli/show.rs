@@ -12,7 +12,7 @@ use self::json::as_json;
 pub(crate) use self::now::now;
 use self::people::for_people;
 use super::settings_file::SettingsFile;
-use super::{Failure, Outcome, through_agent, views};
+use super::{Failure, Outcome, output, through_agent, views};
 use crate::exit;
 
 /// Arguments of `show`.
@@ -36,7 +36,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     if views.inbox.is_none() {
         match through_agent::show(&settings, file.source.clone(), &args.id) {
             Ok(outcome) => return outcome,
-            Err(why) => eprintln!("the vendor's side is not shown: {why}"),
+            Err(why) => output::complain!("the vendor's side is not shown: {why}"),
         }
     }
     let home = super::source::of_message(file, &settings, views.inbox.as_ref(), &args.id)?;

@@ -132,8 +132,9 @@ impl Shell {
         let mut lines = std::io::stdin().lock().lines();
         loop {
             if terminal {
-                print!("{}", if text.trim().is_empty() { "onceward> " } else { "     ...> " });
-                let _ = std::io::stdout().flush();
+                let prompt = if text.trim().is_empty() { "onceward> " } else { "     ...> " };
+                let mut out = std::io::stdout();
+                let _ = out.write_all(prompt.as_bytes()).and_then(|()| out.flush());
             }
             let line = lines
                 .next()
@@ -150,7 +151,7 @@ impl Shell {
             while let Some((statement, after)) = next_statement(rest, ended) {
                 match self.answer(statement) {
                     Ok(answer) => code = code.max(answer),
-                    Err(failure) if terminal => eprintln!("{}", output::plain_lines(&failure.text)),
+                    Err(failure) if terminal => output::complain!("{}", output::plain_lines(&failure.text)),
                     Err(failure) => return Err(failure),
                 }
                 rest = after;
@@ -208,7 +209,7 @@ impl Shell {
         let out = if self.json { as_json(&names, &found)? } else { as_table(names, &found) };
         output::print(&out)?;
         if cut {
-            eprintln!("cut after {} rows: use LIMIT, or a WHERE that leaves less", found.len());
+            output::complain!("cut after {} rows: use LIMIT, or a WHERE that leaves less", found.len());
             return Ok(exit::NO);
         }
         Ok(exit::OK)

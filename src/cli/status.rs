@@ -34,7 +34,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         None => match through_agent::get(&settings, "/v1/status") {
             Ok(status) => status,
             Err(why) => {
-                eprintln!("whether the agent runs, and the vendor's side, is not shown: {why}");
+                output::complain!("whether the agent runs, and the vendor's side, is not shown: {why}");
                 own()?
             }
         },

@@ -272,7 +272,7 @@ fn import(settings: &Settings, path: &std::path::Path, covers: Covers, note: Opt
             Ok(recipient) => chunk.push(recipient),
             Err(problem) => {
                 bad += 1;
-                eprintln!("line {}: {problem}", index + 1);
+                output::complain!("line {}: {problem}", index + 1);
             }
         }
         if chunk.len() >= CHUNK {

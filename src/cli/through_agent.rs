@@ -66,7 +66,7 @@ pub fn queue(settings: &Settings, query: &[(&str, Option<String>)], json: bool) 
         output::table(&rows)
     };
     if !answer["next"].is_null() {
-        eprintln!(
+        output::complain!(
             "there are more: narrow the list with filters, or raise --limit (at most 1000 through the agent)"
         );
     }

@@ -32,7 +32,7 @@ pub(super) fn duration(value: &DeValue<'_>, first: Duration, last: Duration) -> 
 }
 
 /// The duration, if the text is one.
-pub(super) fn parse(text: &str) -> Option<Duration> {
+pub(crate) fn parse(text: &str) -> Option<Duration> {
     let digits = text.find(|character: char| !character.is_ascii_digit())?;
     let (number, unit) = text.split_at(digits);
     let (_, unit_ms) = UNITS.iter().find(|(name, _)| *name == unit)?;
@@ -41,7 +41,7 @@ pub(super) fn parse(text: &str) -> Option<Duration> {
 }
 
 /// In the largest unit that leaves no rest.
-pub(super) fn shown(duration: Duration) -> String {
+pub(crate) fn shown(duration: Duration) -> String {
     let ms = duration.as_millis();
     if ms == 0 {
         return "0s".to_owned();

@@ -5,7 +5,7 @@
 
 mod clock;
 mod destination;
-mod duration;
+pub(crate) mod duration;
 mod element;
 mod find;
 mod header;
@@ -19,8 +19,8 @@ mod route;
 mod sample;
 mod secret;
 mod section;
-mod size;
-mod url;
+pub(crate) mod size;
+pub(crate) mod url;
 
 pub use find::{DEFAULT_PATH, find};
 pub use problems::{Problem, SettingsError};

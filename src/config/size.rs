@@ -20,7 +20,7 @@ pub(super) fn size(value: &DeValue<'_>, first: u64, last: u64) -> Result<u64, St
     }
 }
 
-fn parse(text: &str) -> Option<u64> {
+pub(crate) fn parse(text: &str) -> Option<u64> {
     if text == "0" {
         return Some(0);
     }

@@ -6,24 +6,27 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// What matters about a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Url {
+pub(crate) struct Url {
     /// `https`, else `http`.
-    pub(super) https: bool,
+    pub(crate) https: bool,
     /// Lower case, an IPv6 address without its brackets.
-    pub(super) host: String,
+    pub(crate) host: String,
     /// The host is this machine by its name or address.
-    pub(super) loopback: bool,
+    pub(crate) loopback: bool,
     /// Path and query as written; empty or starting with `/` or `?`.
-    pub(super) rest: String,
+    pub(crate) rest: String,
 }
 
 /// Takes a URL apart; the error says what is wrong with it.
-pub(super) fn parse(text: &str) -> Result<Url, String> {
+pub(crate) fn parse(text: &str) -> Result<Url, String> {
     let expected = "expected a url like \"https://api.example.com/send\"";
     if text.is_empty() {
         return Err(format!("is empty, {expected}"));
     }
-    if let Some(bad) = text.chars().find(|character| !character.is_ascii_graphic()) {
+    // What no url has unencoded (RFC 3986); the client could not read it, and each call would fail. Braces stand for a
+    // field in a look-up's url.
+    let misplaced = |character: &char| !character.is_ascii_graphic() || "\"<>\\^`|".contains(*character);
+    if let Some(bad) = text.chars().find(misplaced) {
         return Err(format!("has the character {bad:?}, which a url must not hold, {expected}"));
     }
     let (scheme, after) = text.split_once("://").ok_or_else(|| format!("has no scheme, {expected}"))?;
@@ -139,6 +142,9 @@ mod tests {
             "https://1.2.3.4.5",
             "http://127.0.0.1:80:80",
             "https://h\\hunter2",
+            "https://h/<hunter2>",
+            "https://h/?q=\"hunter2\"",
+            "https://h/hunter2^`|",
         ] {
             let what = parse(text).unwrap_err();
             assert!(!what.contains("hunter2"), "{text}: {what}");

@@ -16,7 +16,7 @@ pub mod guard;
 mod health;
 mod look;
 mod messages;
-mod reports;
+pub(crate) mod reports;
 pub mod routes;
 pub mod server;
 pub mod settle;

@@ -3,8 +3,6 @@
 //! A wrong secret, an unknown destination and one without a webhook are the same 404, and the body is not looked at. What
 //! cannot be read is 400 and an alert; what cannot be stored now is 503: the vendor says both again.
 
-use serde_json::Value;
-
 use super::routes::Request;
 use super::wire::Answer;
 use super::{Context, committed, guard};
@@ -12,6 +10,7 @@ use crate::alert::Cause;
 use crate::db::kill;
 use crate::poller;
 use crate::report::{self, Report, Unreadable, Way};
+use crate::vendor::json;
 
 /// Most reports in one request; the vendor's own lists have at most as many.
 const REPORTS_MAX: usize = 1_000;
@@ -52,13 +51,15 @@ pub(super) fn take_in(context: &Context, request: &Request<'_>) -> Answer {
 }
 
 /// One report, or a list of them.
-fn read(body: &[u8]) -> Result<Vec<Report>, Unreadable> {
-    let value: Value = serde_json::from_slice(body).map_err(|_| Unreadable("the body is not JSON".into()))?;
+pub(crate) fn read(body: &[u8]) -> Result<Vec<Report>, Unreadable> {
+    let Some(value) = json::strict(body) else {
+        return Err(Unreadable("the body is not JSON, or names a key twice".into()));
+    };
     match &value {
-        Value::Array(list) if list.len() > REPORTS_MAX => {
+        serde_json::Value::Array(list) if list.len() > REPORTS_MAX => {
             Err(Unreadable(format!("more than {REPORTS_MAX} reports at once")))
         }
-        Value::Array(list) => list.iter().map(report::normalise).collect(),
+        serde_json::Value::Array(list) => list.iter().map(report::normalise).collect(),
         one => Ok(vec![report::normalise(one)?]),
     }
 }

@@ -276,7 +276,7 @@ where
 }
 
 /// From the head alone: the call, or the answer that ends it.
-fn look_up<'h>(
+pub(crate) fn look_up<'h>(
     head: &'h Head,
     keys: Option<&Keys>,
 ) -> Result<(&'static routes::Route, [&'h str; 2]), Answer> {

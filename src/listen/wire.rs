@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// Largest request head, bytes.
-const HEAD_BYTES_MAX: usize = 16 * 1024;
+pub(crate) const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// Largest request body, bytes; a route may allow less.
 pub(crate) const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// Most header lines.
@@ -45,7 +45,8 @@ pub(crate) struct Head {
     pub reference: String,
     pub keep_alive: bool,
     expects_continue: bool,
-    bytes: usize,
+    /// Its own length.
+    pub bytes: usize,
     pub body_bytes: usize,
 }
 
@@ -111,10 +112,11 @@ where
         let mut deadline = (self.filled > 0).then(|| Instant::now() + self.whole);
         loop {
             if self.filled > 0
-                && let Some(head) = parse_head(&self.buffer[..self.filled])?
+                && let Some(head) = parse_head(&self.buffer[..self.filled.min(HEAD_BYTES_MAX)])?
             {
                 return Ok(head);
             }
+            // By its own length, not by what happens to be in the buffer, which an earlier body may have made large.
             if self.filled >= HEAD_BYTES_MAX {
                 return Err(Broken::Bad(431, "request head too large"));
             }

@@ -6,10 +6,10 @@
 
 pub mod codes;
 mod content;
-mod decode;
-mod encode;
+pub(crate) mod decode;
+pub(crate) mod encode;
 pub mod report_codes;
-mod results;
+pub(crate) mod results;
 
 use std::time::Duration;
 
@@ -165,7 +165,7 @@ impl Vendor for BizPpurio {
     }
 }
 
-fn read_login(answer: &Answer, timing: Timing) -> Result<Issued, Box<Reply>> {
+pub(crate) fn read_login(answer: &Answer, timing: Timing) -> Result<Issued, Box<Reply>> {
     let json = decode::body(answer).unwrap_or(Value::Null);
     if (200..300).contains(&answer.status)
         && let Some(token) = json.get("accesstoken").and_then(Value::as_str)

@@ -3,7 +3,7 @@
 //! It decides nothing: no retry, no database, no clock. Whatever no rule names is *unknown*; a redirect is never
 //! followed, and only 307 and 308, which ask for the same request elsewhere, prove that nothing was done (F15).
 
-mod rules;
+pub(crate) mod rules;
 pub mod template;
 
 use self::template::{Escaping, Template};

@@ -9,7 +9,7 @@ pub mod euckr;
 pub mod fitness;
 pub mod http;
 pub mod json;
-mod pace;
+pub(crate) mod pace;
 pub mod token;
 
 use std::sync::Arc;

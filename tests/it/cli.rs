@@ -209,3 +209,49 @@ fn the_demo_agrees_with_the_vendor() {
     assert_eq!(code, 0, "{said}\n{error}");
     assert!(said.contains("they agree"), "{said}");
 }
+
+/// A line without an end fills no memory; what the table would refuse is that line's own mistake; the others are stored.
+#[test]
+fn enqueue_names_a_line_that_is_too_long_or_that_the_table_refuses() {
+    let world = World::new();
+    let file = world.dir.path().join("messages.jsonl");
+    let good = r#"{"dedup_key":"after","kind":"TEST","destination":"gateway","recipient":"1","payload":{}}"#;
+    let refused = good.replace("gateway", "b:z").replace("after", "refused");
+    std::fs::write(&file, format!("{}\n{refused}\n{good}\n", "[".repeat(8 << 20))).expect("written");
+    let (code, out, error) = world.onceward(&["enqueue", file.to_str().expect("a path")]);
+    assert_eq!(code, 65, "{error}");
+    assert!(error.contains("line 1: longer than 1048576 bytes"), "{error}");
+    assert!(error.contains("line 2: destination: letters, digits"), "{error}");
+    assert_eq!(out.lines().count(), 1);
+    assert_eq!(world.count("SELECT count(*) FROM outbox WHERE dedup_key = 'after'"), 1);
+}
+
+/// Whoever reads a command's stderr may have gone: what was done stays done, and the exit code says it.
+#[test]
+fn a_broken_stderr_does_not_change_the_exit_code() {
+    let world = World::new();
+    let file = world.dir.path().join("messages.jsonl");
+    std::fs::write(&file, "no JSON\n").expect("written");
+    for (args, code) in [
+        (vec!["enqueue", file.to_str().expect("a path")], 65),
+        (vec!["show", "nobody"], 66),
+        (vec!["--config", "/nowhere/onceward.toml", "status"], 66),
+        (vec!["no-such-command"], 64),
+        (vec!["drain", "--timeout", "1s"], 69),
+    ] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("opens");
+        let (reader, closed) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        for stderr in [std::process::Stdio::from(full), std::process::Stdio::from(closed)] {
+            let status = std::process::Command::new(crate::support::BIN)
+                .env("ONCEWARD_CONFIG", &world.config)
+                .args(&args)
+                .stdin(std::process::Stdio::null())
+                .stdout(std::process::Stdio::null())
+                .stderr(stderr)
+                .status()
+                .expect("it runs");
+            assert_eq!(status.code(), Some(code), "{args:?}");
+        }
+    }
+}

@@ -32,6 +32,7 @@ mod f_worker;
 mod hostile;
 mod producers;
 mod schema;
+mod soak;
 mod source_verbs;
 mod torture;
 mod trace;

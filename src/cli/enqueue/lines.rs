@@ -2,18 +2,21 @@
 //!
 //! Never: quotes a value of a line; problems name the line, the column and the field.
 
-use std::io::{BufRead, IsTerminal};
+use std::io::{BufRead, IsTerminal, Read};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use rusqlite::Connection;
 
 use super::door::Door;
 use super::{conflict_text, put_all};
-use crate::cli::Failure;
+use crate::cli::{Failure, output};
 use crate::exit;
 use crate::message::Class;
 use crate::store::outbox::{NewMessage, Put};
 
+/// Longest line, bytes: the largest payload and every other field at its limit, however they are escaped, several times
+/// over. A file without line ends (or the wrong file) is refused in a memory of this size.
+const LINE_BYTES_MAX: usize = 1 << 20;
 /// Lines in one commit.
 const CHUNK: usize = 500;
 
@@ -78,33 +81,36 @@ pub fn from_lines(
         let mut numbers = Vec::new();
         let mut ended = false;
         while chunk.len() < CHUNK {
-            text.clear();
-            let read = input
-                .read_until(b'\n', &mut text)
+            let read = read_line(&mut input, &mut text)
                 .map_err(|error| Failure::new(exit::IO, format!("line {}: {error}", number + 1)))?;
             if read == 0 {
                 ended = true;
                 break;
             }
             number += 1;
-            bar.inc(read as u64);
+            bar.inc(read);
             if number == 1 && text.starts_with(b"\xef\xbb\xbf") {
                 text.drain(..3); // the byte order mark of other systems' editors
             }
             if text.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            match parse(&text).and_then(|message| door.check(message)) {
+            let parsed = if text.len() > LINE_BYTES_MAX {
+                Err(format!("longer than {LINE_BYTES_MAX} bytes: one JSON object a line was expected"))
+            } else {
+                parse(&text)
+            };
+            match parsed.and_then(|message| door.check(message)) {
                 Ok((message, remarks)) => {
                     for remark in remarks {
-                        bar.suspend(|| eprintln!("line {number}: payload: {remark}"));
+                        bar.suspend(|| output::complain!("line {number}: payload: {remark}"));
                     }
                     chunk.push(message);
                     numbers.push(number);
                 }
                 Err(problem) => {
                     counts.bad += 1;
-                    bar.suspend(|| eprintln!("line {number}: {problem}"));
+                    bar.suspend(|| output::complain!("line {number}: {problem}"));
                 }
             }
         }
@@ -120,7 +126,7 @@ pub fn from_lines(
                 }
                 Put::Conflict(id) => {
                     counts.conflict += 1;
-                    bar.suspend(|| eprintln!("line {number}: {}", conflict_text("dedup_key", &id)));
+                    bar.suspend(|| output::complain!("line {number}: {}", conflict_text("dedup_key", &id)));
                 }
             }
         }
@@ -129,6 +135,26 @@ pub fn from_lines(
             return Ok(counts);
         }
     }
+}
+
+/// The next line with its end: bytes read, 0 at the end. Of one that is longer than the limit `text` gets one byte more
+/// than that, and the rest is passed over.
+fn read_line(input: &mut impl BufRead, text: &mut Vec<u8>) -> std::io::Result<u64> {
+    text.clear();
+    let mut read = input.by_ref().take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', text)? as u64;
+    if text.len() > LINE_BYTES_MAX && !text.ends_with(b"\n") {
+        while !input.fill_buf()?.is_empty() {
+            let buffer = input.fill_buf()?;
+            let end = buffer.iter().position(|byte| *byte == b'\n');
+            let count = end.map_or(buffer.len(), |at| at + 1);
+            input.consume(count);
+            read += count as u64;
+            if end.is_some() {
+                break;
+            }
+        }
+    }
+    Ok(read)
 }
 
 pub(crate) fn parse(text: &[u8]) -> Result<NewMessage, String> {
@@ -162,6 +188,16 @@ fn data_problem(text: &str) -> String {
             Some((_, expected)) => format!("a field has the wrong type, {} was expected", in_words(expected)),
             None => "a field has the wrong type".into(),
         }
+    } else if let Some((name, expected)) =
+        text.strip_prefix("unknown field `").and_then(|rest| rest.split_once("`, expected "))
+    {
+        // A name that is no name may be anything: a number, a text, what steers a terminal.
+        let is_name = (1..=40).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_alphabetic() || b"_-".contains(&byte));
+        match is_name {
+            true => format!("unknown field `{name}`, expected {expected}"),
+            false => format!("an unknown field, expected {expected}"),
+        }
     } else {
         text.to_owned()
     }
@@ -175,5 +211,35 @@ fn in_words(expected: &str) -> &str {
         "i64" => "a whole number",
         other if other.starts_with("struct ") => "an object with the columns of the outbox",
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::BufReader;
+
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_to_its_limit_and_the_next_one_is_whole() {
+        let long = |count| vec![b'x'; count];
+        for (count, kept) in [
+            (3, 4),
+            (LINE_BYTES_MAX - 1, LINE_BYTES_MAX),
+            (LINE_BYTES_MAX, LINE_BYTES_MAX + 1),
+            (LINE_BYTES_MAX + 1, LINE_BYTES_MAX + 1),
+            (LINE_BYTES_MAX + 2, LINE_BYTES_MAX + 1),
+            (3 * LINE_BYTES_MAX, LINE_BYTES_MAX + 1),
+        ] {
+            let bytes = [long(count), b"\nnext\n".to_vec()].concat();
+            let mut input = BufReader::with_capacity(1_000, bytes.as_slice());
+            let mut text = Vec::new();
+            assert_eq!(read_line(&mut input, &mut text).expect("reads"), count as u64 + 1);
+            assert_eq!(text.len(), kept, "{count}");
+            assert!(text.capacity() <= 2 * LINE_BYTES_MAX, "memory stays bounded");
+            assert_eq!(read_line(&mut input, &mut text).expect("reads"), 5);
+            assert_eq!(text, b"next\n");
+            assert_eq!(read_line(&mut input, &mut text).expect("reads"), 0);
+        }
     }
 }

@@ -73,7 +73,7 @@ impl BizPpurio {
 }
 
 /// The answer where it says yes, and whether the token is to be forgotten.
-fn read(answer: &Answer) -> (Result<Value, Refused>, bool) {
+pub(crate) fn read(answer: &Answer) -> (Result<Value, Refused>, bool) {
     let Some(json) = decode::body(answer) else {
         let why = format!("status {}: no JSON in the answer, or it is cut", answer.status);
         return (Err(refused(&why, pace::pause(answer))), false);

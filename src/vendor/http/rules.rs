@@ -78,7 +78,7 @@ pub fn read(settings: &HttpSettings, answer: &Answer) -> Outcome {
 
 /// What a look-up's answer says: exactly one rule must hold.
 pub fn read_look_up(settings: &LookUpSettings, vendor_ref: Option<&str>, answer: &Answer) -> LookedUp {
-    let json: Option<Value> = if answer.framed { serde_json::from_slice(&answer.body).ok() } else { None };
+    let json: Option<Value> = if answer.framed { json::strict(&answer.body) } else { None };
     let holds = |rule| matches!(verdict(rule, answer.status, json.as_ref()), Verdict::Holds);
     let code = |rule: &Match| {
         let found = rule.json.as_ref().and_then(|(pointer, _)| short_text(json.as_ref()?.pointer(pointer)?));
@@ -247,6 +247,7 @@ mod tests {
         assert_eq!(check(404, "<html>", true), "never 404");
         assert_eq!(check(200, r#"{"state":"taken","code":9}"#, true), "unclear", "two rules hold");
         assert_eq!(check(200, r#"{"state":"taken"}"#, false), "unclear", "the end is not proven");
+        assert_eq!(check(200, r#"{"state":"never","state":"taken"}"#, true), "unclear", "it says two things");
         for status in [200, 302, 401, 429, 500, 503] {
             assert_eq!(check(status, "", true), "unclear", "{status}");
         }
