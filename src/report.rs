@@ -118,10 +118,10 @@ pub fn event(item: &str, code: &str, reference: &str) -> String {
     format!("{item}/{code}/{reference}")
 }
 
-/// The event that an item has ended so. Its right is the item: it ends in one way, and is about one message. `None` for
-/// what settles nothing.
-pub fn end(item: &str, verdict: Verdict, reference: &str) -> Option<String> {
-    (verdict.is_final() && !reference.is_empty()).then(|| format!("{item} {} {reference}", verdict.as_str()))
+/// What the event that an item ended says: how, and for whom; the event itself is the item. `None` for what settles
+/// nothing.
+pub fn end(verdict: Verdict, reference: &str) -> Option<String> {
+    (verdict.is_final() && !reference.is_empty()).then(|| format!("{} {reference}", verdict.as_str()))
 }
 
 /// Why something is no report; names fields, never values.

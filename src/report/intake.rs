@@ -1,12 +1,12 @@
 //! Work: takes reports in, each once by [`crate::once`]: marker, effect and stored result in the inbox writer's commit.
 //!
-//! | event | its right | effect | again |
+//! | event | content | effect | again |
 //! |---|---|---|---|
-//! | a report ([`super::event`]) | - | its row, and what it makes of its message | is counted in the row that the stored result names |
-//! | an item's end ([`super::end`]) | the item | the report counts | the report counts: another code for the same end |
+//! | a report ([`super::event`]) | as its id | its row, and what it makes of its message | is counted in the row that the stored result names |
+//! | an item ended | how, and for whom ([`super::end`]) | that report counts | so does another code for the same end |
 //!
-//! An end that contradicts an earlier one, or names another message, finds its right used up: `once` keeps it in its
-//! quarantine, and the report's row is kept without a say. Both consumers belong to the account. Markers go with their
+//! An end that contradicts an earlier one, or names another message, is the same event with other content: `once` keeps
+//! it in its quarantine, and the report's row is kept without a say. Both consumers belong to the account. Markers go with their
 //! reports (`store/purge.rs`) and have no horizon: a report that comes when its message is forgotten is never silently
 //! too old, it names no message of this agent and is shown as that. Serves F29. Never sends, never touches the outbox.
 
@@ -23,7 +23,7 @@ use crate::store::inbox::{self, Applied};
 use crate::store::report::{self, Kept};
 use crate::store::{attempt, once as markers};
 
-/// Version of the rule by which an event's fingerprint is made: from all that its id names.
+/// Version of the rules by which the events' fingerprints are made.
 const FINGERPRINT_VERSION: u32 = 1;
 
 /// What became of one report.
@@ -78,8 +78,9 @@ impl TakeIn {
         let event_id = event(&item, &report.code, &report.reference);
         let account = self.account(tx, &item, &event_id).map_err(OnceError::TryAgain)?;
         let [reports, ends] = consumers(account);
-        let content = [&*report.vendor_item, &report.medium, &report.code, &report.reference];
-        let print = Fingerprint::of(FINGERPRINT_VERSION, &content);
+        // The id says it all but where its parts meet.
+        let parts = [&report.vendor_item, &report.medium, &report.code].map(|part| part.len().to_string());
+        let print = Fingerprint::plain(FINGERPRINT_VERSION, &parts.join("/"));
         let mut done = Effect { taken: Taken::New, applied: Applied::Nothing };
         let told = Event::new(&reports, &event_id, &print).once_in(tx, |tx| {
             let consumer = self.consumer(tx, report)?;
@@ -112,8 +113,7 @@ impl TakeIn {
     fn account(&self, tx: &Connection, item: &str, event_id: &str) -> rusqlite::Result<&Destination> {
         for one in self.destinations.iter().skip(1) {
             let [reports, ends] = consumers(one);
-            if markers::known(tx, &reports, event_id)?.is_some()
-                || markers::effect_owner(tx, &ends, item)?.is_some()
+            if markers::known(tx, &reports, event_id)?.is_some() || markers::known(tx, &ends, item)?.is_some()
             {
                 return Ok(one);
             }
@@ -138,12 +138,9 @@ impl TakeIn {
 
 /// Whether the report may have a say: its item ends once, in one way, for one message.
 fn may_end(tx: &Connection, ends: &str, item: &str, report: &Report) -> Result<bool, Refused> {
-    let Some(event_id) = end(item, report.verdict, &report.reference) else { return Ok(true) };
-    let content = [&*report.vendor_item, &report.medium, report.verdict.as_str(), &report.reference];
-    let print = Fingerprint::of(FINGERPRINT_VERSION, &content);
-    let told = Event::new(ends, &event_id, &print)
-        .effect_key(item)
-        .once_in(tx, |_| Ok::<(), rusqlite::Error>(()))?;
+    let Some(content) = end(report.verdict, &report.reference) else { return Ok(true) };
+    let print = Fingerprint::plain(FINGERPRINT_VERSION, &content);
+    let told = Event::new(ends, item, &print).once_in(tx, |_| Ok::<(), rusqlite::Error>(()))?;
     Ok(matches!(told, Once::Applied(()) | Once::Repeated(())))
 }
 

@@ -182,18 +182,13 @@ pub fn forget_effects(
         .execute(params![consumer, before_ms, limit as i64])
 }
 
-/// Forgets one event and the right that it used up, whatever their age, without a horizon: for a consumer whose effect
-/// finds nothing to do once the event's subject is gone.
+/// Forgets one event that used up no right, whatever its age and without a horizon: for a consumer whose effect finds
+/// nothing to do once the event's subject is gone.
 pub fn forget_event(connection: &Connection, consumer: &str, event_id: &str) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
-            "DELETE FROM onceward_once_effect
-              WHERE consumer = ?1 AND event_id = ?2
-                AND effect_key = (SELECT effect_key FROM onceward_once WHERE consumer = ?1 AND event_id = ?2)",
+            "DELETE FROM onceward_once WHERE consumer = ?1 AND event_id = ?2 AND effect_key IS NULL",
         )?
-        .execute([consumer, event_id])?;
-    connection
-        .prepare_cached("DELETE FROM onceward_once WHERE consumer = ?1 AND event_id = ?2")?
         .execute([consumer, event_id])?;
     Ok(())
 }

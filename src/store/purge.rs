@@ -10,7 +10,7 @@ use super::once;
 use crate::fingerprint;
 use crate::lifecycle::{InboxState, OutboxState};
 use crate::message::Destination;
-use crate::report::{self, Verdict};
+use crate::report;
 
 /// A closed row whose body is still there.
 #[derive(Clone)]
@@ -343,21 +343,23 @@ pub fn reports(connection: &Connection, after: i64, limit: usize) -> rusqlite::R
 /// A report goes, unless the inbox still has its message: it forbids a second send as long as that could happen. Its
 /// markers go with it; told again after that, it names no message of this agent.
 pub fn delete_report(connection: &Connection, id: i64, before_ms: i64) -> rusqlite::Result<bool> {
-    let gone: Option<(Destination, String, String, String, String)> = connection
+    let gone: Option<(Destination, String, String, String, bool)> = connection
         .prepare_cached(
             "DELETE FROM report WHERE id = ?1 AND last_at_ms < ?2
                 AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.message_id = report.message_id)
-             RETURNING account, item, code, message_id, verdict",
+             RETURNING account, item, code, message_id,
+                       counts AND message_id <> '' AND verdict IN ('DELIVERED', 'UNDELIVERED')",
         )?
         .query_row(params![id, before_ms], |row| {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
         })
         .optional()?;
-    let Some((account, item, code, message_id, verdict)) = gone else { return Ok(false) };
+    let Some((account, item, code, message_id, ended)) = gone else { return Ok(false) };
     let [reports, ends] = report::consumers(&account);
     once::forget_event(connection, &reports, &report::event(&item, &code, &message_id))?;
-    if let Some(end) = Verdict::parse(&verdict).and_then(|verdict| report::end(&item, verdict, &message_id)) {
-        once::forget_event(connection, &ends, &end)?;
+    // Else the marker, if there is one, is another report's.
+    if ended {
+        once::forget_event(connection, &ends, &item)?;
     }
     Ok(true)
 }

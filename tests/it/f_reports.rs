@@ -358,9 +358,9 @@ fn f29_a_report_told_again_after_retention_is_shown() {
     it.report(&posted("m1", "SMS", "4410", &id, 1_700_000_000));
     it.world.wait("a contradiction", |world| world.alerts("REPORT_CONFLICT") == 1);
     let known = "SELECT (SELECT count(*) FROM report) + (SELECT count(*) FROM onceward_once)
-                      + (SELECT count(*) FROM onceward_once_effect) + (SELECT count(*) FROM onceward_once_quarantine)";
-    // Two reports with a marker each, one end with its marker and its right, one refusal.
-    assert_eq!(it.world.count(known), 7);
+                      + (SELECT count(*) FROM onceward_once_quarantine)";
+    // Two reports with a marker each, one end with its marker, one refusal.
+    assert_eq!(it.world.count(known), 6);
     let old = "SET last_at_ms = last_at_ms - 35000000000, first_at_ms = first_at_ms - 35000000000";
     it.world
         .inbox()
@@ -434,7 +434,7 @@ fn f29_strangers_contradictions_and_unknown_codes_settle_nothing_and_are_shown()
     it.world.wait("another", |world| world.alerts("REPORT_CONFLICT") == 2);
     assert_eq!(it.world.count("SELECT count(*) FROM v_report WHERE fate = 'QUARANTINED'"), 2);
     let refused = "SELECT count(*) FROM onceward_once_quarantine
-                    WHERE consumer = 'report-end:biz' AND reason = 'SAME_EFFECT_OTHER_EVENT' AND count = 1";
+                    WHERE consumer = 'report-end:biz' AND reason = 'SAME_EVENT_OTHER_CONTENT' AND count = 1";
     assert_eq!(it.world.count(refused), 2, "by the very function that applications have");
     assert_eq!(it.world.count("SELECT count(*) FROM v_report WHERE fate = 'UNMATCHED'"), 2);
     for (body, status) in [("{", 400), ("[1]", 400), (r#"{"MSGID":"m"}"#, 400)] {

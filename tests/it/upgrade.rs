@@ -125,7 +125,7 @@ fn f29_reports_in_a_file_of_the_first_version_are_known_after_the_upgrade() {
     it.world.wait("a contradiction", |world| world.alerts("REPORT_CONFLICT") == 1);
     assert_eq!(it.row(&id), ("SENT".into(), "DELIVERED".into(), "report".into()));
     let quarantined =
-        "SELECT count(*) FROM onceward_once_quarantine WHERE reason = 'SAME_EFFECT_OTHER_EVENT'";
+        "SELECT count(*) FROM onceward_once_quarantine WHERE reason = 'SAME_EVENT_OTHER_CONTENT'";
     assert_eq!(it.world.count(quarantined), 1);
     // And the agent goes on as before.
     let next = it.world.put_plain("next");

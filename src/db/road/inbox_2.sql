@@ -1,6 +1,6 @@
 -- Step 2 of the inbox's road: reports are taken in by `once`. Its tables were made right before this. Every report that is
--- known gets its marker, and every end of an item is used up, so that what was a repeat or a contradiction before stays
--- one. Fingerprints of version 0 are compared with nothing: the ids say it all.
+-- known gets its marker, and every item that ended another, so that what was a repeat or a contradiction before stays
+-- one. Fingerprints of version 0 are compared with nothing: these ids say it all.
 
 DROP VIEW v_report;
 DROP INDEX report_message;
@@ -46,13 +46,10 @@ SELECT 'report:' || account, item || '/' || code || '/' || message_id, '0:known'
   FROM report WHERE length(item || '/' || code || '/' || message_id) <= 200
 ON CONFLICT (consumer, event_id) DO NOTHING;
 
-INSERT INTO onceward_once (consumer, event_id, fingerprint, effect_key, processed_at_ms, result)
-SELECT 'report-end:' || account, item || ' ' || verdict || ' ' || message_id, '0:known', item, first_at_ms, 'null'
+INSERT INTO onceward_once (consumer, event_id, fingerprint, processed_at_ms, result)
+SELECT 'report-end:' || account, item, '1:' || verdict || ' ' || message_id, first_at_ms, 'null'
   FROM report
  WHERE id IN (SELECT min(id) FROM report
                WHERE counts = 1 AND verdict IN ('DELIVERED', 'UNDELIVERED') AND message_id <> '' GROUP BY account, item)
-   AND length(item || ' ' || verdict || ' ' || message_id) <= 200
+   AND length(item) <= 200
 ON CONFLICT (consumer, event_id) DO NOTHING;
-
-INSERT INTO onceward_once_effect (consumer, effect_key, event_id, at_ms)
-SELECT consumer, effect_key, event_id, processed_at_ms FROM onceward_once WHERE effect_key IS NOT NULL;
