@@ -141,7 +141,7 @@ impl Writer {
 
     /// Whether outcomes are waiting for a commit that fails: then nobody should begin a call.
     pub fn is_in_trouble(&self) -> bool {
-        self.health.kept.load(Ordering::Relaxed) > 0
+        self.health.kept.load(Ordering::SeqCst) > 0
     }
 }
 
@@ -263,8 +263,21 @@ impl Room {
             Err(Failure::OneIsBad) => self.one_by_one(batch),
             Err(Failure::Database { why, full }) => self.after_failure(batch, why, full),
         }
-        // Here and nowhere else: however the batch ended, what is still owed is what is told.
-        self.health.kept.store(self.kept.len() as u64, Ordering::Relaxed);
+        // However the batch ended: what has landed is owed no more.
+        self.show_what_is_owed();
+    }
+
+    /// Also before anybody is told of a failure: a worker that is told no hands its message back, and whoever gets it next
+    /// must see that the claim in the file is being taken back, or it would wait for a confirm that nobody gives.
+    fn show_what_is_owed(&self) {
+        self.health.kept.store(self.kept.len() as u64, Ordering::SeqCst);
+    }
+
+    /// Not to be relied on: what takes it back is owed, and only then the callers are told no.
+    fn refuse(&mut self, refused: Vec<Box<dyn Work>>, why: &str) {
+        self.kept.extend(refused.iter().filter_map(|work| work.undo()));
+        self.show_what_is_owed();
+        refused.into_iter().for_each(|work| work.failed(why));
     }
 
     /// Takes the claims out while the agent is held; what else there is goes on.
@@ -285,14 +298,12 @@ impl Room {
             Some(ward) if batch.iter().any(|work| work.is_claim()) => ward.look_at_files(),
             _ => true,
         };
-        for work in batch {
-            if work.is_claim() && !stands {
-                self.kept.extend(work.undo());
-                work.failed("the database was moved, replaced or deleted");
-            } else {
-                work.committed();
-            }
+        let (refused, done): (Vec<_>, Vec<_>) =
+            batch.into_iter().partition(|work| work.is_claim() && !stands);
+        if !refused.is_empty() {
+            self.refuse(refused, "the database was moved, replaced or deleted");
         }
+        done.into_iter().for_each(|work| work.committed());
     }
 
     /// A piece of work was refused by the data itself: each gets a commit of its own, so that one bad row cannot
@@ -354,15 +365,10 @@ impl Room {
             }
             Some((_, pause)) => (*pause * 2).min(WRITER_RETRY_MAX),
         };
-        for work in batch {
-            if work.must_land() {
-                self.kept.push(work);
-            } else {
-                // The caller gets "no" now and never calls the vendor on it, so taking it back is certain.
-                self.kept.extend(work.undo());
-                work.failed(&why);
-            }
-        }
+        let (owed, refused): (Vec<_>, Vec<_>) = batch.into_iter().partition(|work| work.must_land());
+        self.kept.extend(owed);
+        // Each caller gets "no" now and never calls the vendor on it, so taking it back is certain.
+        self.refuse(refused, &why);
         self.trouble = Some((why, pause));
     }
 
@@ -463,6 +469,8 @@ fn describe(error: &rusqlite::Error, path: &std::path::Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
     use rusqlite::ErrorCode;
 
@@ -498,5 +506,55 @@ mod tests {
         assert!(writer.is_in_trouble(), "the disk failed and the outcome is owed");
         room.step();
         assert!(!writer.is_in_trouble(), "nothing is owed any more: workers must not wait for it");
+    }
+
+    /// A claim whose commit fails: its undo is owed, and whoever is told no looks at once whether something is.
+    struct ClaimThatFails(Writer, Arc<Mutex<Option<bool>>>);
+    struct Undo;
+
+    impl Work for ClaimThatFails {
+        fn apply(&mut self, _: &Connection) -> rusqlite::Result<()> {
+            let code = ErrorCode::SystemIoFailure;
+            Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error { code, extended_code: 0 }, None))
+        }
+        fn committed(self: Box<Self>) {
+            unreachable!("it always fails")
+        }
+        fn failed(self: Box<Self>, _: &str) {
+            *self.1.lock().expect("not poisoned") = Some(self.0.is_in_trouble());
+        }
+        fn must_land(&self) -> bool {
+            false
+        }
+        fn undo(&self) -> Option<Box<dyn Work>> {
+            Some(Box::new(Undo))
+        }
+    }
+    impl Work for Undo {
+        fn apply(&mut self, _: &Connection) -> rusqlite::Result<()> {
+            Ok(())
+        }
+        fn committed(self: Box<Self>) {}
+        fn failed(self: Box<Self>, _: &str) {}
+        fn must_land(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn who_is_told_that_a_claim_failed_can_see_that_its_undo_is_owed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("inbox.db");
+        let connection = super::super::create(&path, Part::Inbox).expect("created");
+        let (checkpointer, _room) =
+            Checkpointer::new(path.clone(), Part::Inbox, Arc::default()).expect("a checkpointer");
+        let (writer, mut room) =
+            Writer::new(path, Part::Inbox, connection, checkpointer, |_, _, _| Ok(()), None);
+        let seen = Arc::default();
+        writer.submit(Box::new(ClaimThatFails(writer.clone(), Arc::clone(&seen))));
+        room.step();
+        assert_eq!(*seen.lock().expect("not poisoned"), Some(true), "told before it could be seen");
+        room.step();
+        assert!(!writer.is_in_trouble(), "taken back");
     }
 }

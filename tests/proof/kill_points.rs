@@ -17,6 +17,9 @@ use crate::support::{Agent, SOON, World};
 const SECRET: &str = "hook-secret-0123456789";
 const SMS: &str = r#"{"type":"sms","content":{"sms":{"message":"hello"}}}"#;
 
+/// The pause of the checkpointers, some times over.
+const COPIED_BACK: Duration = Duration::from_millis(300);
+
 /// How a point's messages come and end.
 #[derive(Clone, Copy, PartialEq)]
 enum Scene {
@@ -56,10 +59,10 @@ const POINTS: [Point; 12] = [
     point("worker-after-call", Scene::Flow, Blip::Stands),
     point("worker-before-confirm", Scene::Flow, Blip::Fails),
     point("relay-before-publish", Scene::Flow, Blip::Stands),
+    point("checkpoint", Scene::Flow, Blip::Fails),
     point("report-before-commit", Scene::Poll, Blip::Fails),
     point("poller-before-confirm", Scene::Poll, Blip::Stands),
     point("webhook-before-answer", Scene::Webhook, Blip::Stands),
-    point("checkpoint", Scene::Flow, Blip::Fails),
 ];
 
 struct Stage {
@@ -97,9 +100,10 @@ impl Stage {
             .expect("settings")
             .replace(from, &format!("{from}reports = {reports}\n"));
         let socket = dir.join("s.sock");
-        let listen = format!(
-            "{settings}\n[listen]\nsocket = {socket:?}\nhttp = \"127.0.0.1:{port}\"\ntoken = \"file:token\"\n"
-        );
+        // A free port may be taken a moment later: only where it is needed.
+        let http = format!("http = \"127.0.0.1:{port}\"\ntoken = \"file:token\"\n");
+        let http = if scene == Scene::Webhook { http } else { String::new() };
+        let listen = format!("{settings}\n[listen]\nsocket = {socket:?}\n{http}");
         std::fs::write(&world.config, listen).expect("settings are written");
         let lost = if scene == Scene::Flow {
             world.put_many("m", 4);
@@ -133,6 +137,28 @@ impl Stage {
         }
     }
 
+    /// What is not at its end, for whoever has to find out why.
+    fn rows(&self) -> String {
+        let mut told = String::new();
+        for (connection, sql) in [
+            (
+                self.world.outbox(),
+                "SELECT message_id || ' outbox ' || status || ' ' || coalesce(claimed_by, '-') || ' ' || attempts || ' ' || coalesce(reason, '-') FROM outbox WHERE closed_at_ms IS NULL",
+            ),
+            (
+                self.world.inbox(),
+                "SELECT message_id || ' inbox ' || status || ' ' || claimed_by FROM inbox WHERE status = 'SENDING'",
+            ),
+        ] {
+            let mut rows = connection.prepare(sql).expect("prepared");
+            for row in rows.query_map([], |row| row.get::<_, String>(0)).expect("reads").flatten() {
+                told.push('\n');
+                told.push_str(&row);
+            }
+        }
+        told
+    }
+
     /// As the vendor posts it, until it gets a 200; the agent may die over it.
     fn post_report(&self) {
         if self.scene != Scene::Webhook || self.world.arrivals(&self.lost) == 0 {
@@ -156,20 +182,26 @@ impl Stage {
         }
     }
 
-    /// Until everything is over (`None`) or the agent has died. `fetched`: reports that are polled are also confirmed.
+    /// Until everything is over (`None`) or the agent has died. `first`: not before what comes after the last mark has come
+    /// too: reports that are polled are confirmed, the logs are copied back.
     #[track_caller]
-    fn run(&self, agent: &mut Agent, fetched: bool, what: &str) -> Option<std::process::ExitStatus> {
-        let end = Instant::now() + SOON;
+    fn run(&self, agent: &mut Agent, first: bool, what: &str) -> Option<std::process::ExitStatus> {
+        let (end, mut lingered) = (Instant::now() + SOON, false);
         loop {
             if let Some(status) = agent.try_end() {
                 return Some(status);
             }
-            let waits = fetched && self.scene == Scene::Poll && !agent.log().contains("reports fetched");
+            let waits = first && self.scene == Scene::Poll && !agent.log().contains("reports fetched");
             if self.is_over() && !waits {
+                if first && self.scene == Scene::Flow && !lingered {
+                    lingered = true;
+                    std::thread::sleep(COPIED_BACK);
+                    continue;
+                }
                 return None;
             }
             self.post_report();
-            assert!(Instant::now() < end, "{what}: it stands still\n{}", agent.log());
+            assert!(Instant::now() < end, "{what}: it stands still{}\n{}", self.rows(), agent.log());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -266,7 +298,7 @@ fn each_step_of_the_relay_and_the_worker_dies_and_blips() {
 
 #[test]
 fn each_commit_and_confirm_dies_and_blips() {
-    everything_at(&["writer-before-commit", "writer-commit-lies", "worker-before-confirm"]);
+    everything_at(&["writer-before-commit", "writer-commit-lies", "worker-before-confirm", "checkpoint"]);
 }
 
 #[test]
