@@ -52,7 +52,8 @@ pub(super) fn end_drain(outbox_path: &Path) -> Result<(), DbError> {
 /// F30: both files or none; one alone is a person's decision.
 pub(super) fn both_or_none(state: &StateDir) -> Result<(), StartError> {
     let (outbox, inbox) = (state.outbox(), state.inbox());
-    match (outbox.exists(), inbox.exists()) {
+    // A folder that cannot be looked into now is not an empty one: "missing" ends the service for good.
+    match (outbox.try_exists()?, inbox.try_exists()?) {
         (true, false) => Err(StartError::HalfThere { missing: inbox, stands: outbox }),
         (false, true) => Err(StartError::HalfThere { missing: outbox, stands: inbox }),
         (false, false) => Err(StartError::Db(DbError::Missing { path: outbox })),

@@ -66,7 +66,12 @@ impl StartError {
                 _ => exit::IO,
             },
             Self::Db(error) => db_exit_code(error),
-            Self::HalfThere { .. } | Self::Listen(_) => exit::UNAVAILABLE,
+            // Whoever has the address may let go of it, and an interface may come up: the service manager tries again.
+            Self::Listen(error) => match error.source.kind() {
+                std::io::ErrorKind::PermissionDenied => exit::NOT_PERMITTED,
+                _ => exit::TRY_AGAIN,
+            },
+            Self::HalfThere { .. } => exit::UNAVAILABLE,
             Self::Vendor { .. } | Self::Alert { .. } => exit::SETTINGS,
         }
     }
@@ -88,5 +93,27 @@ pub fn db_exit_code(error: &DbError) -> i32 {
             Some(E::NotADatabase | E::DatabaseCorrupt) => exit::UNAVAILABLE,
             _ => exit::IO,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use super::*;
+
+    /// 69 and 78 keep the service manager from trying again (`RestartPreventExitStatus` of the unit).
+    #[test]
+    fn what_may_pass_by_itself_is_tried_again() {
+        let listen = |kind| {
+            StartError::Listen(listen::server::ListenError {
+                place: "127.0.0.1:1".into(),
+                source: Error::from(kind),
+            })
+        };
+        assert_eq!(listen(ErrorKind::AddrInUse).exit_code(), exit::TRY_AGAIN);
+        assert_eq!(listen(ErrorKind::AddrNotAvailable).exit_code(), exit::TRY_AGAIN);
+        assert_eq!(listen(ErrorKind::PermissionDenied).exit_code(), exit::NOT_PERMITTED);
+        assert_eq!(StartError::Io(Error::from_raw_os_error(5)).exit_code(), exit::IO, "EIO");
     }
 }
