@@ -143,6 +143,11 @@ impl Outboxes {
         &self.0[0]
     }
 
+    /// Names of the sources.
+    pub fn sources(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(File::source)
+    }
+
     /// The one of a name, or the agent's own.
     pub fn named(&self, source: Option<&str>) -> Result<&File, NoFile> {
         let found = self.0.iter().find(|file| file.source() == source);

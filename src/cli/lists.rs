@@ -91,6 +91,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         .iter()
         .filter_map(|one| Some((one["destination"].as_str()?.to_owned(), dest::why(one, &settings)?)))
         .collect();
+    let elsewhere = super::source::elsewhere(file, &settings, own.inbox.as_ref())?;
     drop(own);
     let zone = &settings.agent.timezone;
     let mut left = if args.limit == 0 { usize::MAX } else { args.limit as usize };
@@ -128,6 +129,9 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         if hidden > 0 {
             output::complain!("{hidden} finished not shown (--state ALL, or --trouble)");
         }
+    }
+    if let Some(elsewhere) = elsewhere {
+        output::complain!("not looked at: {elsewhere}");
     }
     if !views.inbox {
         output::complain!("the vendor's side is not shown: {}", super::permission::inbox(&settings));

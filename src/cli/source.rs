@@ -264,6 +264,24 @@ pub fn of_message(
     Ok(outboxes(settings, inbox)?.choose(file.source.as_deref(), id_or_key)?.clone())
 }
 
+/// What a command on the agent's own file alone leaves out, for people; `None` where there is nothing.
+pub fn elsewhere(
+    file: &SettingsFile,
+    settings: &Settings,
+    inbox: Option<&Connection>,
+) -> Result<Option<String>, Failure> {
+    if file.source.is_some() {
+        return Ok(None);
+    }
+    let outboxes = outboxes(settings, inbox)?;
+    let names: Vec<&str> = outboxes.sources().collect();
+    Ok(match names[..] {
+        [] => None,
+        [name] => Some(format!("the source {name} (--source {name})")),
+        _ => Some(format!("the sources {} (--source NAME)", names.join(", "))),
+    })
+}
+
 fn unlisted(settings: &Settings) -> Failure {
     Failure::new(
         exit::NOT_PERMITTED,

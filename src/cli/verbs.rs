@@ -79,6 +79,8 @@ pub fn run(file: &SettingsFile, verb: Verb, args: Args) -> Outcome {
             return counts.end(verb, args.dry_run, false);
         }
     }
+    // ALL is all of one file: what a person may have meant, too, is said.
+    let elsewhere = if all { super::source::elsewhere(file, &settings, inbox.as_ref())? } else { None };
     let mut work = Work {
         verb,
         outbox: super::source::named(file, &settings, inbox.as_ref())?.writer()?,
@@ -105,6 +107,9 @@ pub fn run(file: &SettingsFile, verb: Verb, args: Args) -> Outcome {
         }
     }
     let Work { counts, .. } = work;
+    if let Some(elsewhere) = elsewhere {
+        super::output::complain!("left as it is: {elsewhere}");
+    }
     counts.end(verb, args.dry_run, all)
 }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use rusqlite::{Connection, ErrorCode};
 
-use self::books::books;
+use self::books::{Account, books};
 use self::report::{Report, as_json, for_people};
 use self::sound::sound;
 use super::settings_file::SettingsFile;
@@ -51,7 +51,13 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     let bar = bar();
     let outbox_path = views.state.outbox();
     let sources = sources(&views, &mut report)?;
-    outcome_of(&mut report, &outbox_path, |report| books(&views, &sources, report, &bar))?;
+    let mut accounts = vec![Account { name: "outbox".into(), outbox: Some(&views.outbox) }];
+    accounts.extend(
+        sources
+            .iter()
+            .map(|(name, opened)| Account { name: format!("source {name}"), outbox: opened.as_ref() }),
+    );
+    outcome_of(&mut report, &outbox_path, |report| books(views.inbox.as_ref(), accounts, report, &bar))?;
     if !args.no_integrity {
         let bound = alive.then(|| Duration::from_secs(args.lock_time.max(1)));
         for (path, connection) in
@@ -64,7 +70,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     }
     bar.finish_and_clear();
     let took_ms = begun.elapsed().as_millis();
-    let faults = report.faults.len() + report.more_faults;
+    let faults = report.faults.len() + report.more_faults + report.unproven.len();
     if args.json {
         output::print(&format!("{}\n", as_json(&report, views.inbox.is_some(), took_ms)))?;
     } else {
@@ -83,20 +89,16 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     }
 }
 
-/// Applications' own files; `None` where one cannot be read now, which is said and proves nothing about its messages.
-fn sources(views: &Views, report: &mut Report) -> Result<Vec<Option<Connection>>, Failure> {
+/// Applications' own files by name; `None` where one cannot be read now, which is said and proves nothing about its messages.
+fn sources(views: &Views, report: &mut Report) -> Result<Vec<(String, Option<Connection>)>, Failure> {
     let Some(inbox) = &views.inbox else { return Ok(Vec::new()) };
     let listed = source::list(inbox).map_err(|error| DbError::sqlite(&views.state.inbox(), error))?;
     Ok(listed
         .into_iter()
-        .map(|listed| match crate::source::open_reader(Path::new(&listed.file)) {
-            Ok(opened) => Some(opened),
-            Err(error) => {
-                report
-                    .sound
-                    .push(format!("source {} cannot be read, nothing of it is proven: {error}", listed.name));
-                None
-            }
+        .map(|listed| {
+            let opened = crate::source::open_reader(Path::new(&listed.file))
+                .map_err(|error| report.unproven(&format!("source {}", listed.name), &error.to_string()));
+            (listed.name, opened.ok())
         })
         .collect())
 }

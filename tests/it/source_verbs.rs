@@ -50,6 +50,22 @@ impl Shop {
     }
 }
 
+/// What is of one file says which others there are.
+#[test]
+fn a_list_and_all_say_which_sources_they_leave_out() {
+    let shop = Shop::open(World::new(), "wal");
+    let (own, id) = (shop.world.put_plain("own"), shop.later("a"));
+    let (code, said, error) = shop.world.onceward(&["queue"]);
+    assert!(code == 0 && said.contains(&own) && !said.contains(&id), "{said}");
+    assert!(error.contains("not looked at: the source shop (--source shop)"), "{error}");
+    let (code, _, error) = shop.world.onceward(&["hold", "ALL"]);
+    assert!(code == 0 && error.contains("left as it is: the source shop (--source shop)"), "{code} {error}");
+    assert_eq!((shop.world.outbox_state(&own).0.as_str(), shop.status(&id).as_str()), ("HELD", "PENDING"));
+    let (code, said, error) = shop.world.onceward(&["--source", "shop", "hold", "ALL"]);
+    assert!(code == 0 && !error.contains("left as it is"), "{said} {error}");
+    assert_eq!(shop.status(&id), "HELD");
+}
+
 #[test]
 fn the_local_api_holds_releases_cancels_hurries_shows_and_lists_what_is_in_a_source() {
     for journal in ["wal", "delete"] {

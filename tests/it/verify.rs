@@ -108,6 +108,42 @@ fn a_row_that_vanished_is_missed() {
     finds(&world, &ids[1], "its outbox row is gone, and retention has not taken it");
 }
 
+/// An application's file has books of its own, and one that is away proves nothing.
+#[test]
+fn a_source_is_proven_like_the_agents_own_file() {
+    let world = World::new();
+    let shop = crate::f_source::app(&world, "shop", "delete");
+    crate::f_source::add(&world, "shop", &shop);
+    let own = world.put_plain("own");
+    let ids: Vec<String> = {
+        let file = rusqlite::Connection::open(&shop).expect("opens");
+        ["a", "b", "c"].iter().map(|key| crate::f_source::put(&file, key, ("", ""))).collect()
+    };
+    let agent = world.agent();
+    world.wait_outbox(&own, "PUBLISHED");
+    world.wait("marked", |_| ids.iter().all(|id| crate::f_source::status(&shop, id) == "PUBLISHED"));
+    agent.stop();
+    let (code, found, error) = verify(&world);
+    assert_eq!(code, 0, "{found} {error}");
+    assert_eq!((&found["accepted"], &found["there"]["PUBLISHED"]), (&4.into(), &4.into()), "{found}");
+    let away = world.dir.path().join("away.db");
+    std::fs::rename(&shop, &away).expect("moved");
+    let (code, found, _) = verify(&world);
+    assert_eq!((code, &found["ok"]), (1, &false.into()), "{found}");
+    assert_eq!(found["unproven"][0]["what"], "source shop", "{found}");
+    assert_eq!(found["faults"].as_array().map(Vec::len), Some(0), "{found}");
+    std::fs::rename(&away, &shop).expect("back");
+    rusqlite::Connection::open(&shop)
+        .and_then(|file| {
+            file.execute_batch(
+                "DROP TRIGGER outbox_delete_key; DROP TRIGGER outbox_deleted; DELETE FROM outbox WHERE dedup_key = 'b'",
+            )
+        })
+        .expect("gone");
+    finds(&world, "source shop", "3 rows were accepted, 2 are there and 0 were let go: 1 are missing");
+    finds(&world, &ids[1], "its outbox row is gone, and retention has not taken it");
+}
+
 #[test]
 fn an_inbox_row_that_vanished_is_missed() {
     let (world, ids) = sent_three();

@@ -1,4 +1,4 @@
-//! The books of the outbox: accepted = there + let go, exactly, beside live traffic.
+//! The books of every outbox: accepted = there + let go, exactly, beside live traffic.
 //!
 //! Short read transactions; a sum that retention blurred is made again. Never: says that rows are missing after one look.
 
@@ -7,7 +7,6 @@ use rusqlite::{Connection, params};
 
 use super::report::{Counts, Report};
 use super::walk::{look_again, walk_inbox, walk_outbox};
-use crate::cli::views::Views;
 use crate::ledger;
 use crate::limits::{VERIFY_LOOKS, VERIFY_PAUSE, VERIFY_ROWS};
 
@@ -36,42 +35,67 @@ fn counts(connection: &Connection, sql: &str) -> rusqlite::Result<Counts> {
     connection.prepare(sql)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
 }
 
+/// An outbox whose books are closed: the agent's own, or a source's.
+pub(super) struct Account<'c> {
+    /// As faults name it.
+    pub(super) name: String,
+    /// `None` where it cannot be read now.
+    pub(super) outbox: Option<&'c Connection>,
+}
+
+/// Every outbox against the inbox, and each by itself: accepted = there + let go. The first is the agent's own.
 pub(super) fn books(
-    views: &Views,
-    sources: &[Option<Connection>],
+    inbox: Option<&Connection>,
+    mut accounts: Vec<Account<'_>>,
     report: &mut Report,
     bar: &ProgressBar,
 ) -> rusqlite::Result<()> {
-    let outbox = &views.outbox;
-    let mut outboxes = vec![Some(outbox)];
-    outboxes.extend(sources.iter().map(Option::as_ref));
-    let mut before = open_books(outbox)?;
-    let mut suspects = Vec::new();
-    bar.set_length(before.last_id.max(0) as u64);
-    let inbox = views.inbox.as_ref();
-    let mut there = walk_outbox((0, outbox), inbox, before.last_id, report, &mut suspects, bar)?;
-    for (file, source) in outboxes.iter().enumerate().skip(1) {
-        if let Some(source) = source {
-            let last_id =
-                source.query_row("SELECT coalesce(max(id), 0) FROM outbox", [], |row| row.get(0))?;
-            walk_outbox((file, source), inbox, last_id, report, &mut suspects, bar)?;
+    let (mut suspects, mut open) = (Vec::new(), Vec::new());
+    for (file, account) in accounts.iter_mut().enumerate() {
+        let Some(outbox) = account.outbox else { continue };
+        let begun = open_books(outbox).and_then(|before| {
+            bar.set_length(before.last_id.max(0) as u64);
+            let there = walk_outbox((file, outbox), inbox, before.last_id, report, &mut suspects, bar)?;
+            Ok((before, there))
+        });
+        match begun {
+            Ok((before, there)) => open.push((account.name.clone(), outbox, before, there)),
+            Err(error) if file > 0 => {
+                report.unproven(&account.name, &error.to_string());
+                account.outbox = None;
+            }
+            Err(error) => return Err(error),
         }
     }
+    let outboxes: Vec<Option<&Connection>> = accounts.iter().map(|account| account.outbox).collect();
     if let Some(inbox) = inbox {
         walk_inbox(&outboxes, inbox, report, &mut suspects)?;
         report.inbox_let_go =
             counts(inbox, "SELECT consumer || ' ' || what, count FROM inbox_ledger ORDER BY 1")?;
     }
-    // Rows that retention takes during the walk blur the sum: then count again, until it is exact.
+    for (name, outbox, before, there) in open {
+        add_up(&name, outbox, before, there, report)?;
+    }
+    look_again(&outboxes, inbox, suspects, report)
+}
+
+/// The sum of one outbox, which must be exact. Rows that retention takes during the walk blur it: then count again.
+fn add_up(
+    name: &str,
+    outbox: &Connection,
+    mut before: Books,
+    mut there: i64,
+    report: &mut Report,
+) -> rusqlite::Result<()> {
     for look in 0..=VERIFY_LOOKS {
         let after = open_books(outbox)?;
         let sums = ledger::adds_up(before.accepted, there, before.deleted, after.deleted);
         if (sums && before.deleted == after.deleted) || look == VERIFY_LOOKS {
-            report.accepted = before.accepted;
-            report.unused_ids = before.sequence - before.accepted;
+            report.accepted += before.accepted;
+            report.unused_ids += before.sequence - before.accepted;
             if !sums {
                 report.fault(
-                    "outbox",
+                    name,
                     format!(
                         "{} rows were accepted, {there} are there and {} were let go: {} are missing",
                         before.accepted,
@@ -82,7 +106,7 @@ pub(super) fn books(
             }
             if before.accepted > before.sequence || before.last_id > before.sequence {
                 report.fault(
-                    "outbox",
+                    name,
                     format!(
                         "the sequence stands at {}, below the {} accepted rows or the last id {}: it was set back",
                         before.sequence, before.accepted, before.last_id
@@ -95,12 +119,15 @@ pub(super) fn books(
         before = open_books(outbox)?;
         there = count_rows(outbox, before.last_id)?;
     }
-    report.let_go =
-        counts(outbox, "SELECT what, count FROM outbox_ledger WHERE what <> 'ACCEPTED' AND count > 0")?;
+    for (what, count) in
+        counts(outbox, "SELECT what, count FROM outbox_ledger WHERE what <> 'ACCEPTED' AND count > 0")?
+    {
+        *report.let_go.entry(what).or_default() += count;
+    }
     let one = |sql: &str| outbox.query_row(sql, [], |row| row.get::<_, i64>(0));
-    report.quarantined = one("SELECT count(*) FROM quarantine")?;
-    report.rechecks = one("SELECT count(*) FROM outbox_recheck")?;
-    look_again(&outboxes, inbox, suspects, report)
+    report.quarantined += one("SELECT count(*) FROM quarantine")?;
+    report.rechecks += one("SELECT count(*) FROM outbox_recheck")?;
+    Ok(())
 }
 
 /// How many rows there are up to `last_id`, in short reads.

@@ -26,6 +26,8 @@ pub(super) struct Report {
     pub(super) faults: Vec<(String, String)>,
     pub(super) more_faults: usize,
     pub(super) sound: Vec<String>,
+    /// Sources of whose messages nothing is said, and why.
+    pub(super) unproven: Vec<(String, String)>,
 }
 
 impl Report {
@@ -36,14 +38,20 @@ impl Report {
             self.more_faults += 1;
         }
     }
+
+    /// A source that is out of reach is no fault of the books, but nothing can be said of its messages.
+    pub(super) fn unproven(&mut self, name: &str, why: &str) {
+        self.unproven.push((name.to_owned(), why.to_owned()));
+    }
 }
 
 pub(super) fn as_json(report: &Report, inbox_read: bool, took_ms: u128) -> Value {
     json!({
-        "ok": report.faults.is_empty() && inbox_read, "inbox_read": inbox_read, "accepted": report.accepted,
+        "ok": report.faults.is_empty() && report.unproven.is_empty() && inbox_read, "inbox_read": inbox_read, "accepted": report.accepted,
         "there": report.there, "let_go": report.let_go, "unused_ids": report.unused_ids,
         "quarantined": report.quarantined, "rechecks": report.rechecks, "inbox": report.inbox,
         "inbox_let_go": report.inbox_let_go, "open": report.open, "heals": report.heals, "sound": report.sound,
+        "unproven": report.unproven.iter().map(|(what, why)| json!({ "what": what, "why": why })).collect::<Vec<_>>(),
         "faults": report.faults.iter().map(|(what, text)| json!({ "what": what, "text": text })).collect::<Vec<_>>(),
         "more_faults": report.more_faults, "took_ms": took_ms as u64,
     })
@@ -85,6 +93,9 @@ pub(super) fn for_people(report: &Report, inbox_read: bool, took_ms: u128) -> St
     for file in &report.sound {
         say("checked", file.clone());
     }
+    for (what, why) in &report.unproven {
+        say("NOT PROVEN", format!("{what} cannot be read: {why}"));
+    }
     for (what, text) in &report.faults {
         say("FAULT", format!("{what} {text}"));
     }
@@ -93,7 +104,10 @@ pub(super) fn for_people(report: &Report, inbox_read: bool, took_ms: u128) -> St
     }
     let faults = report.faults.len() + report.more_faults;
     let verdict = match (faults, inbox_read) {
-        (0, true) => "every message is in one state, both files agree, nothing vanished".to_owned(),
+        (0, true) if !report.unproven.is_empty() => {
+            format!("what could be read is in order; NOT proven: {} sources", report.unproven.len())
+        }
+        (0, true) => "every message is in one state, all files agree, nothing vanished".to_owned(),
         (0, false) => "the outbox adds up; that both files agree is NOT proven".to_owned(),
         _ => format!("{faults} FAULTS"),
     };
