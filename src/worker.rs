@@ -8,43 +8,38 @@
 //!
 //! Never: writes the outbox, tries again what may have arrived anywhere else, decides when a row is tried again.
 
+mod call;
+mod look;
+mod record;
+
 use std::cell::{Cell, OnceCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Receiver;
 
-use crate::alert::{Alerts, Cause};
-use crate::clock::{self, Now, us, wall_ms};
+use self::record::{Say, Waited};
+use crate::alert::Alerts;
+use crate::clock::{self, wall_ms};
 use crate::config::Repeat;
 use crate::db::kill;
 use crate::db::pool::Pool;
 use crate::db::writer::Writer;
 use crate::fingerprint;
-use crate::gate::{Change, Gate, Pass};
+use crate::gate::{Gate, Pass};
 use crate::hold::Hold;
-use crate::lifecycle::InboxState;
-use crate::limits::{CONSENT_FRESH, DEDUPLICATED_PAUSE_MAX, DEDUPLICATED_TRIES_MAX, GATE_THROTTLE_DEFAULT};
-use crate::message::{Message, MessageId, NotSentKind, NotSentProof, Outcome, OwnerId, Reply};
-use crate::policy::{Asking, Policy, Verdict, consent};
+use crate::message::{Message, MessageId, OwnerId};
+use crate::policy::Policy;
 use crate::rate::Rate;
-use crate::relay::{Answer, Confirm, Event, Handoff};
-use crate::report::settle;
+use crate::relay::{Answer, Handoff};
 use crate::slot::Slot;
-use crate::store::attempt::{Append, Attempt, AttemptOutcome};
-use crate::store::destination::Note;
-use crate::store::inbox::{self, Applied, Claim, ClaimAnswer, Known, Record, Release, Sending};
-use crate::store::{report, suppress};
-use crate::vendor::{Prepared, Vendor};
+use crate::store::inbox::{Claim, ClaimAnswer};
+use crate::vendor::Vendor;
 
-/// Between two looks into an inbox that cannot be read.
-const DATABASE_PAUSE: Duration = Duration::from_secs(1);
 /// Why a hand-off comes back while its destination is paused.
 const PAUSED: &str = "DESTINATION_PAUSED";
-/// A day, milliseconds: bounds the sum of a moment and a span.
-const FAR_MS: i64 = 86_400_000;
 
 /// What the workers of one destination share.
 pub struct Shared {
@@ -72,12 +67,6 @@ pub struct Shared {
     pub hold: Hold,
     /// Tries again within one claim, where the receiver deduplicates; see `again`.
     pub quick: Repeat,
-}
-
-/// How often, and after what pause, an unknown outcome is tried again with the same key within one claim, where the
-/// receiver deduplicates: the quick tries of the settings, bounded, since the row is SENDING and a stop waits meanwhile.
-fn again(quick: Repeat) -> Repeat {
-    Repeat { times: quick.times.min(DEDUPLICATED_TRIES_MAX), every: quick.every.min(DEDUPLICATED_PAUSE_MAX) }
 }
 
 /// One worker.
@@ -229,97 +218,6 @@ impl Worker {
         None
     }
 
-    /// Look first: an answer where the inbox already knows the message.
-    fn look(&self, message: &Message, fingerprint: &str) -> Option<Answer> {
-        let shared = &*self.shared;
-        let reader = match shared.inbox.get() {
-            Ok(reader) => reader,
-            Err(_) => return Some(Answer::Returned("DATABASE: the inbox cannot be read")),
-        };
-        // Asked before and after: a claim whose commit failed may be in the file until it is taken back. It belongs to no
-        // call, so no confirm of it will come.
-        let trouble_before = shared.writer.is_in_trouble();
-        match inbox::look(&reader, &message.message_id, &shared.owner, fingerprint) {
-            Ok(None) => None,
-            Ok(Some(known))
-                if known.status == InboxState::Sending
-                    && known.mine
-                    && (trouble_before || shared.writer.is_in_trouble()) =>
-            {
-                Some(Answer::Returned("DATABASE: a claim whose commit failed is being taken back"))
-            }
-            Ok(Some(known)) => Some(self.already(message, &known)),
-            Err(error) => {
-                log::error!("the inbox cannot be read: {error}; nothing is sent on it");
-                self.pause(DATABASE_PAUSE);
-                Some(Answer::Returned("DATABASE: the inbox cannot be read"))
-            }
-        }
-    }
-
-    fn already(&self, message: &Message, known: &Known) -> Answer {
-        if !known.same_content {
-            self.shared.alerts.raise(
-                Cause::Conflict,
-                message.destination.as_str(),
-                format!(
-                    "{} stands in the inbox with other content; this copy is not sent",
-                    message.message_id
-                ),
-            );
-        }
-        if known.status == InboxState::Sending && known.mine {
-            return Answer::InFlight;
-        }
-        log::info!(
-            "{} duplicate dest={} known as {}{}",
-            message.message_id,
-            message.destination,
-            known.status,
-            message.traced()
-        );
-        Answer::Settled
-    }
-
-    /// Policy, consent and encoding, before any claim.
-    fn fit(&self, message: &Message) -> Result<Prepared, Answer> {
-        self.rules(message, Asking::Worker, clock::now())?;
-        self.consent(message)?;
-        self.shared.vendor.prepare(message).map_err(|unfit| Answer::Park(format!("UNFIT: {}", unfit.reason)))
-    }
-
-    fn rules(&self, message: &Message, asking: Asking, now: Now) -> Result<(), Answer> {
-        match self.shared.policy.judge(message, asking, now) {
-            Verdict::Go => Ok(()),
-            Verdict::Wait { until_ms, last_ms, reason } => Err(Answer::Wait { until_ms, last_ms, reason }),
-            Verdict::Hold(reason) => Err(Answer::Hold(reason)),
-            Verdict::Skip(reason) => Err(Answer::Skip(reason)),
-            Verdict::Expire(reason) => Err(Answer::Expire(reason)),
-        }
-    }
-
-    /// The opt-outs, as they stand now: one indexed look-up. What cannot be read is no consent.
-    fn consent(&self, message: &Message) -> Result<(), Answer> {
-        const UNREAD: Answer = Answer::Returned("DATABASE: the opt-outs cannot be read");
-        let (own, foreign) = consent::keys(message);
-        let found = match self.shared.outbox.get() {
-            Ok(reader) => suppress::find(&reader, &own, foreign.as_deref()).map_err(|_| UNREAD)?,
-            Err(_) => return Err(UNREAD),
-        };
-        consent::judge(message, &found).map_or(Ok(()), |reason| Err(Answer::Skip(reason)))
-    }
-
-    /// The login failed: nothing of the message left.
-    fn not_begun(&self, message: &Message, reply: Reply) -> Answer {
-        self.learn(message, &reply);
-        match reply.outcome {
-            Outcome::NotSent { kind, reason, .. } => Answer::NotSent { kind, reason },
-            _ => {
-                Answer::NotSent { kind: NotSentKind::Unreachable, reason: "the login did not succeed".into() }
-            }
-        }
-    }
-
     fn claim(&self, message: &Message, fingerprint: String) -> ClaimAnswer {
         let slot = self.claim_answer.get_or_init(Slot::new);
         let at_ms = wall_ms();
@@ -335,232 +233,6 @@ impl Worker {
             row: 0,
         }));
         slot.wait()
-    }
-
-    /// The one call. A last look at the rules, then the adapter, whose panic is an unknown outcome. `Err` where the
-    /// rules say no: then nothing was sent.
-    fn call(
-        &self,
-        sending: &Sending,
-        message: &Message,
-        prepared: &mut Prepared,
-        consented: Option<Instant>,
-    ) -> Result<Reply, Answer> {
-        if consented.is_none_or(|at| clock::elapsed(at) > CONSENT_FRESH) {
-            self.consent(message)?; // the rate, a login or the claim took their time
-        }
-        // After every wait, and right before the adapter: a call that would begin at the closing does not.
-        let now = clock::now();
-        self.rules(message, Asking::Call, now)?;
-        prepared.begin_before = self.shared.policy.begin_before_ms(message, now.ms).map(|moment_ms| {
-            clock::mono() + Duration::from_millis(moment_ms.saturating_sub(now.ms).clamp(0, FAR_MS) as u64)
-        });
-        let reply = catch_unwind(AssertUnwindSafe(|| self.shared.vendor.send(sending, message, prepared)))
-            .unwrap_or_else(|_| Reply {
-                outcome: Outcome::Unknown {
-                    code: None,
-                    reason: "INTERNAL: the adapter panicked during the call".into(),
-                },
-                http_status: None,
-                timing: Default::default(),
-                pause: None,
-            });
-        match reply.outcome {
-            // It connected until the window had closed: the rules know what that means.
-            Outcome::NotSent { kind: NotSentKind::TooLate, .. } => {
-                self.rules(message, Asking::Call, clock::now())?;
-                Err(Answer::Returned("WINDOW: it came to the first byte too late"))
-            }
-            _ => Ok(reply),
-        }
-    }
-
-    /// Where the receiver deduplicates by our key, an unknown outcome is asked about with the same request under the same
-    /// claim: its answer is the first request's. At most a few times; then it stays unknown. A later try that certainly
-    /// was not sent says nothing of the first, so it ends as unknown too. Each earlier try is logged at once; `waited`
-    /// tells of the last.
-    fn ask_again(
-        &self,
-        sending: &Sending,
-        message: &Message,
-        prepared: &mut Prepared,
-        mut reply: Reply,
-        waited: &mut Waited,
-    ) -> Reply {
-        let shared = &*self.shared;
-        if !shared.vendor.deduplicates() {
-            return reply;
-        }
-        let Repeat { times, every } = again(shared.quick);
-        for _ in 0..times {
-            let Outcome::Unknown { code, reason } = &reply.outcome else { break };
-            let first = (code.clone(), reason.clone());
-            // As with every request: nothing is begun in a stop or a pause, over the rate, or against the rules.
-            self.pause(every);
-            if shared.stop.load(Ordering::Relaxed)
-                || shared.gate.is_paused()
-                || !shared.rate.take(&shared.stop)
-            {
-                break;
-            }
-            let started_at_ms = wall_ms();
-            let Ok(mut next) = self.call(sending, message, prepared, None) else {
-                break; // the rules say no: what was asked before stays unknown
-            };
-            // The one before is no longer the last: its line, and what it tells of the destination.
-            self.learn(message, &reply);
-            let attempt = self.attempt(message, &reply, AttemptOutcome::Unknown, waited);
-            self.say(message, &attempt);
-            shared.writer.submit(Box::new(Append(attempt)));
-            let mut enough = false;
-            if let Outcome::NotSent { kind, reason, .. } = &next.outcome {
-                if let NotSentKind::Throttled(wait) = kind {
-                    enough = true; // it asks for a pause that is longer than this section may last
-                    next.pause = next.pause.or(*wait).or(Some(GATE_THROTTLE_DEFAULT));
-                }
-                let reason = format!("{}; asked again with the same key, not sent: {reason}", first.1);
-                next.outcome = Outcome::Unknown { code: first.0, reason };
-            }
-            (reply, waited.started_at_ms) = (next, started_at_ms);
-            if enough {
-                break;
-            }
-        }
-        reply
-    }
-
-    /// The line of one call in the log of attempts.
-    fn attempt(&self, message: &Message, reply: &Reply, outcome: AttemptOutcome, waited: &Waited) -> Attempt {
-        let (vendor_code, reason) = match &reply.outcome {
-            Outcome::Accepted { code, .. } => (Some(code.clone()), None),
-            Outcome::Rejected { code, reason } => (Some(code.clone()), Some(reason.clone())),
-            Outcome::Unknown { code, reason } | Outcome::NotSent { code, reason, .. } => {
-                (code.clone(), Some(reason.clone()))
-            }
-        };
-        Attempt {
-            consumer: message.destination.clone(),
-            message_id: message.message_id.clone(),
-            started_at_ms: waited.started_at_ms,
-            waiting_us: us(waited.waiting),
-            timing: reply.timing,
-            outcome,
-            http_status: reply.http_status,
-            vendor_code,
-            reason,
-            claimed_by: self.shared.owner.clone(),
-            traceparent: message.trace_context().map(str::to_owned),
-        }
-    }
-
-    fn say(&self, message: &Message, attempt: &Attempt) {
-        log::log!(
-            if attempt.outcome == AttemptOutcome::Unknown { log::Level::Warn } else { log::Level::Info },
-            "{} {} dest={} code={} waiting_us={} connecting_us={} answering_us={}{}{}",
-            message.message_id,
-            attempt.outcome.as_str(),
-            message.destination,
-            attempt.vendor_code.as_deref().unwrap_or("-"),
-            attempt.waiting_us,
-            us(attempt.timing.connecting),
-            us(attempt.timing.answering),
-            attempt.reason.as_deref().map(|reason| format!(" reason={reason:?}")).unwrap_or_default(),
-            message.traced(),
-        );
-    }
-
-    /// The claim goes, and then the row gets the rules' answer: no call was begun, so no attempt is used.
-    fn release(&self, sending: Sending, answer: Answer, say: Say) {
-        log::info!(
-            "{} released dest={} before its call: {answer:?}",
-            sending.message_id(),
-            sending.consumer()
-        );
-        let tell = Box::new(move || say.tell(answer));
-        self.shared.writer.submit(Box::new(Release::new(sending, NotSentProof::before_the_call(), tell)));
-    }
-
-    fn record(&self, sending: Sending, message: &Message, reply: Reply, waited: Waited, say: Say) {
-        let shared = &*self.shared;
-        self.learn(message, &reply);
-        let (outcome, answer) = match &reply.outcome {
-            Outcome::Accepted { .. } => (AttemptOutcome::Accepted, Answer::Settled),
-            Outcome::Rejected { .. } => (AttemptOutcome::Rejected, Answer::Settled),
-            Outcome::Unknown { .. } => (AttemptOutcome::Unknown, Answer::Settled),
-            Outcome::NotSent { kind, reason, .. } => {
-                (AttemptOutcome::NotSent, Answer::NotSent { kind: *kind, reason: reason.clone() })
-            }
-        };
-        let attempt = self.attempt(message, &reply, outcome, &waited);
-        self.say(message, &attempt);
-        if let Outcome::Unknown { reason, .. } = &reply.outcome
-            && !self.reports_settle(message)
-        {
-            let text = format!(
-                "{} is ERROR (it may or may not have been sent, and is not sent again): {reason}",
-                message.message_id
-            );
-            shared.alerts.raise(Cause::Error, message.destination.as_str(), text);
-        }
-        let now_ms = wall_ms();
-        let (alerts, dest, id) =
-            (shared.alerts.clone(), message.destination.clone(), message.message_id.clone());
-        let tell = Box::new(move |applied| {
-            if let Applied::Moved { overruled: true, .. } = applied {
-                let text =
-                    format!("{id} was refused by the answer, and a report says that it was delivered: SENT");
-                alerts.raise(Cause::ReportConflict, dest.as_str(), text);
-            }
-            if kill::point("worker-before-confirm").is_err() {
-                return; // a test: this confirm is lost
-            }
-            say.tell(answer);
-        });
-        shared.writer.submit(Box::new(Record::new(
-            sending,
-            reply.outcome,
-            attempt,
-            shared.policy.day(now_ms).into(),
-            now_ms,
-            tell,
-        )));
-    }
-
-    /// Whether reports that came before the answer will settle what would be ERROR, in the commit of its record: then
-    /// nobody need be told. At worst (a report in this very moment) somebody is told for nothing.
-    fn reports_settle(&self, message: &Message) -> bool {
-        self.shared.inbox.get().is_ok_and(|reader| {
-            report::said(&reader, &message.destination, &message.message_id)
-                .is_ok_and(|said| settle(InboxState::Error, &said).is_some())
-        })
-    }
-
-    fn learn(&self, message: &Message, reply: &Reply) {
-        let destination = &message.destination;
-        let (now, now_ms) = (clock::mono(), wall_ms());
-        let change = self.shared.gate.learn(&reply.outcome, reply.pause, now);
-        if change != Change::None {
-            self.shared.writer.submit(Box::new(Note {
-                name: destination.to_string(),
-                standing: self.shared.gate.standing(now, now_ms),
-                at_ms: now_ms,
-            }));
-        }
-        match change {
-            Change::None | Change::Still => {}
-            Change::Closed(reason) => self.shared.alerts.raise(
-                Cause::DestinationClosed,
-                destination.as_str(),
-                format!("closed: {reason}; its messages wait, one probe at a time"),
-            ),
-            Change::Opened(after) => {
-                log::warn!("dest={destination} answers again after {} s", after.as_secs());
-                self.shared.alerts.clear(Cause::DestinationClosed, destination.as_str());
-            }
-            Change::Waits(pause) => {
-                log::warn!("dest={destination} asks for a pause of {} ms", pause.as_millis())
-            }
-        }
     }
 
     /// Waits, but not over a stop.
@@ -579,36 +251,6 @@ impl Worker {
     }
 }
 
-/// Where the word about one hand-off goes, and how long it counts.
-#[derive(Clone)]
-struct Say {
-    row: i64,
-    message_id: MessageId,
-    until: Instant,
-    to: Sender<Event>,
-}
-
-impl Say {
-    /// Whether the row may be in other hands by now: handed over again, or closed by a rule or a person.
-    fn is_over(&self) -> bool {
-        clock::mono() >= self.until
-    }
-
-    /// Tells the relay. What the inbox knows is true for ever; anything else would be said of another's claim, so it is
-    /// not said when it comes too late: the relay takes the row back at the end of its lease.
-    fn tell(&self, answer: Answer) {
-        if self.is_over() && !matches!(answer, Answer::Settled | Answer::InFlight) {
-            log::warn!(
-                "row {} came back too late to be marked ({answer:?}): its lease takes it back",
-                self.row
-            );
-            return;
-        }
-        let message_id = self.message_id.clone();
-        let _ = self.to.send(Event::Confirm(Confirm { row: self.row, message_id, answer }));
-    }
-}
-
 /// How far a hand-off has come.
 #[derive(Default)]
 struct Progress {
@@ -616,9 +258,4 @@ struct Progress {
     pass: Cell<Option<Pass>>,
     /// Its SENDING row is on the disk.
     claimed: Cell<bool>,
-}
-
-struct Waited {
-    started_at_ms: i64,
-    waiting: Duration,
 }

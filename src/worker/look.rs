@@ -1,0 +1,112 @@
+//! Before any claim: what the inbox knows of the message already, and what the rules, the opt-outs and the adapter say.
+//!
+//! Never: claims, calls, records.
+
+use std::time::Duration;
+
+use super::Worker;
+use crate::alert::Cause;
+use crate::clock::{self, Now};
+use crate::lifecycle::InboxState;
+use crate::message::{Message, NotSentKind, Outcome, Reply};
+use crate::policy::{Asking, Verdict, consent};
+use crate::relay::Answer;
+use crate::store::inbox::{self, Known};
+use crate::store::suppress;
+use crate::vendor::Prepared;
+
+/// Between two looks into an inbox that cannot be read.
+const DATABASE_PAUSE: Duration = Duration::from_secs(1);
+
+impl Worker {
+    /// Look first: an answer where the inbox already knows the message.
+    pub(super) fn look(&self, message: &Message, fingerprint: &str) -> Option<Answer> {
+        let shared = &*self.shared;
+        let reader = match shared.inbox.get() {
+            Ok(reader) => reader,
+            Err(_) => return Some(Answer::Returned("DATABASE: the inbox cannot be read")),
+        };
+        // Asked before and after: a claim whose commit failed may be in the file until it is taken back. It belongs to no
+        // call, so no confirm of it will come.
+        let trouble_before = shared.writer.is_in_trouble();
+        match inbox::look(&reader, &message.message_id, &shared.owner, fingerprint) {
+            Ok(None) => None,
+            Ok(Some(known))
+                if known.status == InboxState::Sending
+                    && known.mine
+                    && (trouble_before || shared.writer.is_in_trouble()) =>
+            {
+                Some(Answer::Returned("DATABASE: a claim whose commit failed is being taken back"))
+            }
+            Ok(Some(known)) => Some(self.already(message, &known)),
+            Err(error) => {
+                log::error!("the inbox cannot be read: {error}; nothing is sent on it");
+                self.pause(DATABASE_PAUSE);
+                Some(Answer::Returned("DATABASE: the inbox cannot be read"))
+            }
+        }
+    }
+
+    pub(super) fn already(&self, message: &Message, known: &Known) -> Answer {
+        if !known.same_content {
+            self.shared.alerts.raise(
+                Cause::Conflict,
+                message.destination.as_str(),
+                format!(
+                    "{} stands in the inbox with other content; this copy is not sent",
+                    message.message_id
+                ),
+            );
+        }
+        if known.status == InboxState::Sending && known.mine {
+            return Answer::InFlight;
+        }
+        log::info!(
+            "{} duplicate dest={} known as {}{}",
+            message.message_id,
+            message.destination,
+            known.status,
+            message.traced()
+        );
+        Answer::Settled
+    }
+
+    /// Policy, consent and encoding, before any claim.
+    pub(super) fn fit(&self, message: &Message) -> Result<Prepared, Answer> {
+        self.rules(message, Asking::Worker, clock::now())?;
+        self.consent(message)?;
+        self.shared.vendor.prepare(message).map_err(|unfit| Answer::Park(format!("UNFIT: {}", unfit.reason)))
+    }
+
+    pub(super) fn rules(&self, message: &Message, asking: Asking, now: Now) -> Result<(), Answer> {
+        match self.shared.policy.judge(message, asking, now) {
+            Verdict::Go => Ok(()),
+            Verdict::Wait { until_ms, last_ms, reason } => Err(Answer::Wait { until_ms, last_ms, reason }),
+            Verdict::Hold(reason) => Err(Answer::Hold(reason)),
+            Verdict::Skip(reason) => Err(Answer::Skip(reason)),
+            Verdict::Expire(reason) => Err(Answer::Expire(reason)),
+        }
+    }
+
+    /// The opt-outs, as they stand now: one indexed look-up. What cannot be read is no consent.
+    pub(super) fn consent(&self, message: &Message) -> Result<(), Answer> {
+        const UNREAD: Answer = Answer::Returned("DATABASE: the opt-outs cannot be read");
+        let (own, foreign) = consent::keys(message);
+        let found = match self.shared.outbox.get() {
+            Ok(reader) => suppress::find(&reader, &own, foreign.as_deref()).map_err(|_| UNREAD)?,
+            Err(_) => return Err(UNREAD),
+        };
+        consent::judge(message, &found).map_or(Ok(()), |reason| Err(Answer::Skip(reason)))
+    }
+
+    /// The login failed: nothing of the message left.
+    pub(super) fn not_begun(&self, message: &Message, reply: Reply) -> Answer {
+        self.learn(message, &reply);
+        match reply.outcome {
+            Outcome::NotSent { kind, reason, .. } => Answer::NotSent { kind, reason },
+            _ => {
+                Answer::NotSent { kind: NotSentKind::Unreachable, reason: "the login did not succeed".into() }
+            }
+        }
+    }
+}
