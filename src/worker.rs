@@ -2,7 +2,7 @@
 //!
 //! From the claim to the record nothing interrupts: a stop is looked at before the claim and never inside, a panic of
 //! an adapter becomes an unknown outcome, and an outcome that cannot be written is kept by the writer until it can.
-//! Without a committed SENDING row there is no [`Sending`] and so no call. Serves F4, F5, F7-F13, F16, F28.
+//! Without a committed SENDING row there is no [`crate::store::inbox::Sending`] and so no call. Serves F4, F5, F7-F13, F16, F28.
 //!
 //! Where the receiver really deduplicates (`idempotency_header`), one claim may make several requests with its one key.
 //!

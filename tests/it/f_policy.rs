@@ -374,6 +374,12 @@ fn sizes_and_numbers_are_looked_at_when_a_message_is_put() {
             "01000000001",
             sms("a"),
             &["--not-before-ms", "1790000000000000"],
+            "not_before_ms: is after the year 5000; it takes milliseconds",
+        ),
+        (
+            "01000000001",
+            sms("a"),
+            &["--not-before-ms", "2790000000000"],
             "not_before_ms: is more than 400 days ahead",
         ),
     ] {
