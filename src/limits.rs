@@ -121,7 +121,7 @@ pub const VERIFY_LOOKS: u32 = 4;
 pub const VERIFY_PAUSE: Duration = Duration::from_millis(300);
 /// Pause of a row whose `ordering_key` is under way from another source, or has its turn there: about one vendor call. The first such pause.
 pub const KEY_ELSEWHERE_PAUSE: Duration = Duration::from_millis(200);
-/// Longest such pause (doubled each time, or until the other row is due): a lane goes on within this.
+/// Longest such pause (doubled while it waits behind the same row, or until that row is due): a lane goes on within this.
 pub const LANE_ELSEWHERE_PAUSE_MAX: Duration = Duration::from_secs(15);
 const _: () = assert!(KEY_ELSEWHERE_PAUSE.as_millis() < LANE_ELSEWHERE_PAUSE_MAX.as_millis());
 /// Lanes whose pauses are remembered; more begin with the shortest one again.

@@ -27,8 +27,16 @@ use crate::store::outbox::{self, Head};
 #[derive(Debug, Default)]
 pub struct Files {
     table: Mutex<Vec<Entry>>,
-    /// The last pause of a lane's head that has to wait, by its file and `ordering_key`.
-    pauses: Mutex<HashMap<(String, String), Duration>>,
+    /// How a lane's head that has to wait has waited so far, by its file and `ordering_key`.
+    pauses: Mutex<HashMap<(String, String), Waited>>,
+}
+
+/// The last wait of a head.
+#[derive(Default, Debug)]
+struct Waited {
+    pause: Duration,
+    /// Behind which row of which file.
+    behind: (String, i64),
 }
 
 #[derive(Clone, Debug)]
@@ -87,16 +95,19 @@ impl Files {
         self.table().retain(|entry| &*entry.name != name);
     }
 
-    /// The pause of a head that waits once more: doubled each time, so that a lane which waits for days costs little and
-    /// one that waits for a call goes on at once; at least until the other row is due.
-    fn pause(&self, name: &str, key: &str, least: Duration) -> Duration {
+    /// The pause of a head that waits once more: doubled as long as it waits behind the same row, so that a lane which
+    /// waits for days costs little, and short again once that row has gone; at least until the other row is due.
+    fn pause(&self, name: &str, key: &str, behind: (String, i64), least: Duration) -> Duration {
         let mut pauses = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);
         if pauses.len() >= LANES_ELSEWHERE_MAX {
             pauses.clear(); // they only begin anew
         }
-        let pause = pauses.entry((name.to_owned(), key.to_owned())).or_default();
-        *pause = (*pause * 2).clamp(KEY_ELSEWHERE_PAUSE, LANE_ELSEWHERE_PAUSE_MAX);
-        least.clamp(*pause, LANE_ELSEWHERE_PAUSE_MAX)
+        let waited = pauses.entry((name.to_owned(), key.to_owned())).or_default();
+        if waited.behind != behind {
+            *waited = Waited { pause: Duration::ZERO, behind };
+        }
+        waited.pause = (waited.pause * 2).clamp(KEY_ELSEWHERE_PAUSE, LANE_ELSEWHERE_PAUSE_MAX);
+        least.clamp(waited.pause, LANE_ELSEWHERE_PAUSE_MAX)
     }
 
     fn goes_on(&self, name: &str, key: &str) {
@@ -148,21 +159,22 @@ impl<'f> Looks<'f> {
             others.map(|entry| (reader(&entry), entry)).map(|(reader, entry)| (entry, reader)).collect()
         });
         for (entry, reader) in open {
-            let after = |least| Turn::After {
+            let after = |pause| Turn::After {
                 whose: if entry.name.is_empty() {
                     "outbox.db".into()
                 } else {
                     format!("the source {}", entry.name)
                 },
-                pause: files.pause(name, key, least),
+                pause,
             };
             match reader.as_ref().map(|reader| outbox::lane_head(reader, key)) {
                 Some(Ok(Some(head))) if is_first(&head, &entry.name, message, name) => {
-                    return after(least(&head, now_ms));
+                    let behind = (entry.name.to_string(), head.id);
+                    return after(files.pause(name, key, behind, least(&head, now_ms)));
                 }
                 // Somebody writes there: a moment later it can be read, or its own relay is in trouble, too.
-                Some(Err(error)) if is_busy(&error) => return after(Duration::ZERO),
-                None if entry.standing != Standing::Well => return after(Duration::ZERO),
+                Some(Err(error)) if is_busy(&error) => return after(KEY_ELSEWHERE_PAUSE),
+                None if entry.standing != Standing::Well => return after(KEY_ELSEWHERE_PAUSE),
                 _ => {}
             }
         }

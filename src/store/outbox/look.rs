@@ -106,6 +106,8 @@ pub struct Facts {
 
 /// The first unfinished row of an order lane.
 pub struct Head {
+    /// Row.
+    pub id: i64,
     /// When it was written.
     pub created_at_ms: i64,
     /// Due.
@@ -118,11 +120,16 @@ pub struct Head {
 pub fn lane_head(connection: &Connection, ordering_key: &str) -> rusqlite::Result<Option<Head>> {
     connection
         .prepare_cached(
-            "SELECT created_at_ms, not_before_ms, status = 'PARKED' OR status = 'HELD' FROM outbox
+            "SELECT id, created_at_ms, not_before_ms, status = 'PARKED' OR status = 'HELD' FROM outbox
               WHERE ordering_key = ?1 AND closed_at_ms IS NULL ORDER BY id LIMIT 1",
         )?
         .query_row([ordering_key], |row| {
-            Ok(Head { created_at_ms: row.get(0)?, not_before_ms: row.get(1)?, stopped: row.get(2)? })
+            Ok(Head {
+                id: row.get(0)?,
+                created_at_ms: row.get(1)?,
+                not_before_ms: row.get(2)?,
+                stopped: row.get(3)?,
+            })
         })
         .optional()
 }
