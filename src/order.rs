@@ -61,10 +61,10 @@ enum Standing {
 pub enum Turn {
     /// It is the first of its lane, as far as can be seen.
     Mine,
-    /// An earlier one of its lane waits in another file.
+    /// An earlier one of its lane waits in another file, or may wait there.
     After {
-        /// For people: which file.
-        whose: String,
+        /// For people.
+        why: String,
         /// Look again after this.
         pause: Duration,
     },
@@ -159,22 +159,24 @@ impl<'f> Looks<'f> {
             others.map(|entry| (reader(&entry), entry)).map(|(reader, entry)| (entry, reader)).collect()
         });
         for (entry, reader) in open {
-            let after = |pause| Turn::After {
-                whose: if entry.name.is_empty() {
-                    "outbox.db".into()
-                } else {
-                    format!("the source {}", entry.name)
-                },
-                pause,
+            let whose =
+                if entry.name.is_empty() { "outbox.db".into() } else { format!("the source {}", entry.name) };
+            // A moment later it can be read, or its own relay is in trouble, too.
+            let unseen = || Turn::After {
+                why: format!("{whose} cannot be looked into now for earlier messages of its order lane"),
+                pause: KEY_ELSEWHERE_PAUSE,
             };
             match reader.as_ref().map(|reader| outbox::lane_head(reader, key)) {
                 Some(Ok(Some(head))) if is_first(&head, &entry.name, message, name) => {
                     let behind = (entry.name.to_string(), head.id);
-                    return after(files.pause(name, key, behind, least(&head, now_ms)));
+                    let pause = files.pause(name, key, behind, least(&head, now_ms));
+                    return Turn::After {
+                        why: format!("behind an earlier message of its order lane in {whose}"),
+                        pause,
+                    };
                 }
-                // Somebody writes there: a moment later it can be read, or its own relay is in trouble, too.
-                Some(Err(error)) if is_busy(&error) => return after(KEY_ELSEWHERE_PAUSE),
-                None if entry.standing != Standing::Well => return after(KEY_ELSEWHERE_PAUSE),
+                Some(Err(error)) if is_busy(&error) => return unseen(),
+                None if entry.standing != Standing::Well => return unseen(),
                 _ => {}
             }
         }
@@ -249,13 +251,16 @@ mod tests {
         insert(&other, "behind it", NOW_MS - 90, NOW_MS);
         let files = Files::default();
         let turn = |created_at_ms, name| Looks::new(&files, name).turn(&message(created_at_ms), NOW_MS);
-        let after = |seconds_ms| Turn::After {
-            whose: "the source b".into(),
-            pause: Duration::from_millis(seconds_ms),
+        let after = |pause_ms| Turn::After {
+            why: "behind an earlier message of its order lane in the source b".into(),
+            pause: Duration::from_millis(pause_ms),
         };
         assert_eq!(turn(NOW_MS, "c"), Turn::Mine, "it knows no other file");
         files.expect("b", &path);
-        assert_eq!(turn(NOW_MS, "c"), after(200), "not before its relay has told");
+        assert!(
+            matches!(turn(NOW_MS, "c"), Turn::After { pause: KEY_ELSEWHERE_PAUSE, .. }),
+            "not before its relay has told"
+        );
         files.tell("b", true);
         assert_eq!(turn(NOW_MS, "b"), Turn::Mine, "its own file");
         assert_eq!(turn(NOW_MS, "c"), after(3_000), "until that one is due");
@@ -288,7 +293,8 @@ mod tests {
         files.tell("", true);
         let turn = || Looks::new(&files, "c").turn(&message(NOW_MS), NOW_MS);
         other.execute_batch("BEGIN EXCLUSIVE").expect("locked");
-        assert_eq!(turn(), Turn::After { whose: "outbox.db".into(), pause: KEY_ELSEWHERE_PAUSE });
+        let why = "outbox.db cannot be looked into now for earlier messages of its order lane".to_owned();
+        assert_eq!(turn(), Turn::After { why, pause: KEY_ELSEWHERE_PAUSE });
         other.execute_batch("ROLLBACK").expect("free");
         assert_eq!(turn(), Turn::Mine);
         drop(other);

@@ -97,9 +97,7 @@ impl Relay {
                             "ORDER: its ordering_key is under way from another source".into(),
                         )
                     }),
-                    Turn::After { whose, pause } => {
-                        Err((pause, format!("ORDER: behind an earlier message of its order lane in {whose}")))
-                    }
+                    Turn::After { why, pause } => Err((pause, format!("ORDER: {why}"))),
                 };
                 let key = match key {
                     Ok(key) => key,
