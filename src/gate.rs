@@ -65,6 +65,9 @@ pub struct Standing {
     pub paused: Option<String>,
 }
 
+/// Why it waits, where a call went well and its answer still asked for a pause.
+const BY_ITS_ANSWER: &str = "the headers of its last answer (Retry-After, RateLimit-*)";
+
 /// The gate.
 #[derive(Debug)]
 pub struct Gate {
@@ -236,17 +239,31 @@ impl Gate {
                 state.unknown_run = state.unknown_run.saturating_add(1);
                 let run = state.unknown_run;
                 let close = self.unknown_max > 0 && run >= self.unknown_max;
-                state.failed(
+                let change = state.failed(
                     format!("{run} calls in a row ended unknown, the last with: {reason}"),
                     now,
                     close,
-                )
+                );
+                // A 503 that says how long: it waits, and people see why.
+                match asked {
+                    Some(asked) if change == Change::None => {
+                        state.last_error = Some(reason.clone());
+                        asked
+                    }
+                    _ => change,
+                }
             }
             Outcome::Accepted { .. }
             | Outcome::Rejected { .. }
             | Outcome::NotSent { kind: NotSentKind::Refused, .. } => match (state.closed.take(), asked) {
-                (Some(closed), _) => Change::Opened(now.saturating_duration_since(closed.since)),
-                (None, Some(asked)) => asked,
+                (Some(closed), asked) => {
+                    state.last_error = asked.map(|_| BY_ITS_ANSWER.to_owned());
+                    Change::Opened(now.saturating_duration_since(closed.since))
+                }
+                (None, Some(asked)) => {
+                    state.last_error = Some(BY_ITS_ANSWER.to_owned());
+                    asked
+                }
                 (None, None) => Change::None,
             },
         }
@@ -425,5 +442,21 @@ mod tests {
         let fresh = Gate::default();
         fresh.restore(&waiting, now, now_ms);
         assert_eq!(fresh.room(now), Room::Shut(now + GATE_WAIT_MAX), "a wrong clock shuts nothing for years");
+    }
+
+    #[test]
+    fn a_pause_has_the_reason_of_whoever_asked_for_it() {
+        let gate = Gate::default();
+        let now = Instant::now();
+        let pause = Some(Duration::from_secs(8));
+        gate.learn(&not_sent(NotSentKind::Throttled(None)), Some(Duration::from_millis(1)), now);
+        let later = now + Duration::from_secs(1);
+        assert_eq!(gate.learn(&yes(), pause, later), Change::Waits(Duration::from_secs(8)));
+        assert_eq!(gate.standing(later, 0).reason.as_deref(), Some(BY_ITS_ANSWER));
+        // A 503 with Retry-After: nothing is known of its call, and the destination waits all the same.
+        let unknown = Outcome::Unknown { code: None, reason: "status 503".into() };
+        let gate = Gate::default();
+        assert_eq!(gate.learn(&unknown, pause, now), Change::Waits(Duration::from_secs(8)));
+        assert!(gate.standing(now, 0).reason.is_some_and(|reason| reason.contains("status 503")));
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Never: a second opinion; hours, consent and environment are asked of the same rules that the relay asks.
 
+use rusqlite::OptionalExtension;
+
 use crate::cli::views::{self, Line, Views};
 use crate::cli::{dest, output};
 use crate::clock::wall_ms;
@@ -76,7 +78,7 @@ fn waits(
         return Ok(format!("waits for its destination {}, {why}", line.destination));
     }
     match line.blocked {
-        1 => return Ok("waits behind an earlier message of its order lane".into()),
+        1 => return behind(line, views),
         2 => return Ok(format!("waits until the clock is right{because}")),
         _ => {}
     }
@@ -125,4 +127,29 @@ fn why(line: &Line, fate: Option<&str>, alive: bool) -> String {
         ("FAILED", _) => "was cancelled by a person and will not be sent".into(),
         (state, fate) => format!("{state}, vendor side {}", fate.unwrap_or("unknown")),
     }
+}
+
+/// The head of its order lane within its file, which has to end first.
+fn behind(line: &Line, views: &Views) -> rusqlite::Result<String> {
+    let head: Option<(String, String)> = views
+        .rows()
+        .query_row(
+            "SELECT message_id, status FROM outbox
+              WHERE ordering_key = (SELECT ordering_key FROM outbox WHERE message_id = ?1) AND closed_at_ms IS NULL
+              ORDER BY id LIMIT 1",
+            [&line.message_id],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .optional()?;
+    Ok(match head {
+        Some((id, status)) if status == "PARKED" || status == "HELD" => format!(
+            "waits behind {id}, the first of its order lane, which is {status}: `onceward release` or `cancel` that one"
+        ),
+        Some((id, status)) => {
+            format!(
+                "waits behind {id}, the first of its order lane, which is {status} (`onceward show {id}`)"
+            )
+        }
+        None => "waits behind an earlier message of its order lane".into(),
+    })
 }
