@@ -189,8 +189,9 @@ fn show(settings: &Settings, json: bool) -> Outcome {
 /// Each source as the running agent sees it, or as this process does; and what waits there.
 pub fn seen(inbox: &Connection, agent_is_up: bool) -> rusqlite::Result<Vec<Value>> {
     let mut all = Vec::new();
+    let agent_id = meta::get(inbox, "agent_id")?;
     for source in list::list(inbox)? {
-        let waiting = waiting(Path::new(&source.file));
+        let waiting = waiting(&source, agent_id.as_deref());
         let (state, reason) = match &waiting {
             _ if agent_is_up => (source.state, source.reason),
             Ok(_) => (State::Ok.as_str().to_owned(), None),
@@ -226,9 +227,14 @@ pub fn for_people(seen: &[Value], settings: &Settings) -> Vec<Vec<String>> {
 
 type Waiting = (Option<i64>, Option<i64>);
 
-/// Unfinished rows and the oldest one's time.
-fn waiting(file: &Path) -> Result<Waiting, DbError> {
+/// Unfinished rows and the oldest one's time, in a file that the agent would serve.
+fn waiting(source: &Source, agent_id: Option<&str>) -> Result<Waiting, DbError> {
+    let file = Path::new(&source.file);
     let connection = source::open_reader(file)?;
+    let is_ours = source::is_served_by(&connection, &source.source_id, agent_id.unwrap_or_default());
+    if !is_ours.map_err(|error| DbError::sqlite(file, error))? {
+        return Err(source::not_ours(file, &source.name));
+    }
     connection
         .query_row("SELECT count(*), min(created_at_ms) FROM outbox WHERE closed_at_ms IS NULL", [], |row| {
             Ok((row.get(0)?, row.get(1)?))

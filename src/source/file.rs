@@ -18,6 +18,7 @@ use crate::clock::wall_ms;
 use crate::db::writer::Writer;
 use crate::db::{self, DbError, Part, migrate};
 use crate::limits::SOURCE_LOCKED_ALERT;
+use crate::owner::AgentId;
 use crate::store::source::Seen;
 use crate::store::{meta, outbox};
 
@@ -211,12 +212,26 @@ fn check_version(connection: &Connection, path: &Path) -> Result<(), DbError> {
     Err(DbError::Foreign { path: path.to_owned(), reason })
 }
 
+/// Whether a file says that it is this source, and served by this agent.
+pub fn is_served_by(connection: &Connection, source_id: &str, agent_id: &str) -> rusqlite::Result<bool> {
+    Ok(meta::get(connection, "source_id")?.as_deref() == Some(source_id)
+        && meta::get(connection, "served_by")?.as_deref() == Some(agent_id))
+}
+
+/// It is not, for people.
+pub fn not_ours(path: &Path, name: &str) -> DbError {
+    let reason = format!(
+        "is not the file that was added as {name}, or another agent has taken it over, or this agent was adopted since; if it shall be served, `onceward source add {name} FILE` again"
+    );
+    DbError::Foreign { path: path.to_owned(), reason }
+}
+
 /// Stands between a relay and an application's file: opens it, knows whether it is still the same one, and
 /// tells people once when it is not well.
 pub struct Guard {
     name: String,
     path: PathBuf,
-    agent_id: String,
+    agent_id: AgentId,
     source_id: String,
     writer: Writer,
     alerts: Alerts,
@@ -236,7 +251,7 @@ impl Guard {
     pub fn new(
         name: String,
         path: PathBuf,
-        agent_id: String,
+        agent_id: AgentId,
         source_id: String,
         writer: Writer,
         alerts: Alerts,
@@ -265,13 +280,7 @@ impl Guard {
         let connection = open_writer(&self.path)?;
         let is_ours = self.is_ours(&connection).map_err(|source| DbError::sqlite(&self.path, source))?;
         if !is_ours || before.is_none() || before != inode(&self.path) {
-            return Err(DbError::Foreign {
-                path: self.path.clone(),
-                reason: format!(
-                    "is not the file that was added as {name}, or another agent has taken it over; if it shall be served, `onceward source add {name} FILE` again",
-                    name = self.name
-                ),
-            });
+            return Err(not_ours(&self.path, &self.name));
         }
         self.opened.set(before);
         Ok(connection)
@@ -284,8 +293,7 @@ impl Guard {
 
     /// Whether the file still says that it is this source and this agent's.
     pub fn is_ours(&self, connection: &Connection) -> rusqlite::Result<bool> {
-        Ok(meta::get(connection, "source_id")?.as_deref() == Some(self.source_id.as_str())
-            && meta::get(connection, "served_by")?.as_deref() == Some(self.agent_id.as_str()))
+        is_served_by(connection, &self.source_id, &self.agent_id.get())
     }
 
     /// A round has ended well.
