@@ -13,12 +13,13 @@ use serde_json::{Value, json};
 use super::settings_file::SettingsFile;
 use super::views;
 use super::{Failure, Outcome, output};
-use crate::clock::wall_ms;
+use crate::clock::{ms, wall_ms};
 use crate::config::Settings;
 use crate::db::{self, DbError, Durability, Part};
 use crate::exit;
 use crate::outboxes::{File, NoFile, Outboxes};
 use crate::owner::{self, StateDir};
+use crate::retention::pass::{self, CUT_MARK};
 use crate::source::{self, State};
 use crate::store::meta;
 use crate::store::source::{self as list, Source};
@@ -100,7 +101,11 @@ fn add(settings: &Settings, name: &str, file: &Path, adopt: bool) -> Outcome {
     }
     let io = |error| Failure::from(DbError::sqlite(&state.inbox(), error));
     let agent_id = db::write(&mut inbox, meta::agent_id).map_err(io)?;
-    let installed = source::install(&path, &agent_id, adopt, |id| {
+    // As far as retention has let go, and as far as a pass that is under way with the list of before may.
+    let let_go_ms = pass::mark_ms(&inbox, CUT_MARK).map_err(io)?.unwrap_or(i64::MIN);
+    let let_go_ms = let_go_ms.max(wall_ms().saturating_sub(ms(settings.retention.keys)));
+    let forgotten_ms = |id: &str| (!listed.iter().any(|source| source.source_id == id)).then_some(let_go_ms);
+    let installed = source::install(&path, &agent_id, adopt, forgotten_ms, |id| {
         listed
             .iter()
             .find(|other| other.source_id == id && other.name != name)

@@ -98,18 +98,20 @@ pub struct Installed {
     pub journal: String,
     /// Whether the tables were made now.
     pub new: bool,
-    /// Rows that are HELD now because the file was adopted.
+    /// Rows that are HELD now because the file was adopted, or because the inbox may have forgotten them.
     pub held: usize,
 }
 
 /// Installs the outbox part in an application's file, or brings it up, in one transaction; does nothing where
 /// it is there. `is_known` says under which name another registered source has an id: then this file is a
 /// copy of it. `adopt` takes over a copy or another agent's file: a new identity, and everything unfinished
-/// in it is HELD, since the original may have been sent.
+/// in it is HELD, since the original may have been sent. `forgotten_ms` is for a file that is not in the list: what was
+/// inserted before it may have been sent by this very agent, whose inbox kept no row of it while the file was away (F24).
 pub fn install(
     path: &Path,
     agent_id: &str,
     adopt: bool,
+    forgotten_ms: impl Fn(&str) -> Option<i64>,
     is_known: impl Fn(&str) -> Option<String>,
 ) -> Result<Installed, DbError> {
     if let Some(kind) = db::access::network_file_system(path) {
@@ -158,7 +160,13 @@ pub fn install(
                 "{reason}. `--adopt` takes it over and holds its unfinished messages (HELD) until you release them"
             )));
         }
-        (None, Some(id)) => id,
+        (None, Some(id)) => {
+            if let Some(before_ms) = forgotten_ms(&id) {
+                let reason = "ADDED_AGAIN: older than what the inbox keeps, it may have been sent";
+                held = outbox::hold_older(&tx, before_ms, reason, wall_ms()).map_err(sqlite)?;
+            }
+            id
+        }
         (stranger, _) => {
             if stranger.is_some() {
                 held = outbox::hold_all(&tx, "ADOPTED: taken over with unfinished messages", wall_ms())
