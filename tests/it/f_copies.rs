@@ -610,3 +610,31 @@ fn f26_a_source_of_an_agent_and_its_adopted_clone_is_served_by_one_of_them() {
     second.stop();
     agent.stop();
 }
+
+/// Held, it does not know whether it is the copy: what it takes for its own dead start's may be the original's.
+#[test]
+fn f26_a_held_clone_leaves_the_claims_in_a_source_alone() {
+    let world = world();
+    let shop = app(&world, "shop", "wal");
+    add(&world, "shop", &shop);
+    world.agent().stop();
+    let config = clone_of(&world);
+    world.faults(&["delay=1500ms"]);
+    let agent = world.agent();
+    let id = put(&rusqlite::Connection::open(&shop).expect("opens"), "one", ("", ""));
+    world.wait("it has arrived", |world| world.arrivals(&id) == 1);
+    agent.kill9();
+    let mut command = Command::new(BIN);
+    command.arg("--config").arg(&config).arg("run");
+    let second = Agent::spawn(command);
+    second.wait_log("HELD: nothing is sent");
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert_eq!(status(&shop, &id), "PUBLISHING");
+    second.stop();
+    assert_eq!(status(&shop, &id), "PUBLISHING", "after its stop, too");
+    let agent = world.agent();
+    world.wait_inbox(&id, "ERROR");
+    world.wait("closed", |_| status(&shop, &id) == "PUBLISHED");
+    assert_eq!(world.arrivals(&id), 1);
+    agent.stop();
+}
