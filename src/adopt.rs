@@ -3,6 +3,10 @@
 //! A start that finds something wrong (`incarnation.rs`) writes the reason into the inbox and leaves every mark and the
 //! witness as they are: they are the evidence. From then on the agent is held, over restarts, until `onceward adopt` takes the
 //! reason away in one commit with its audit row.
+//!
+//! `adopt` gives the agent another id, too. Whatever was copied still has the old one, and may live: an application's file
+//! says whom it is served by, so neither takes the other's claims for those of a dead start of its own, and each source
+//! is looked at by a person (`source add --adopt`, which holds what waits in it) before it is served again.
 
 use std::path::Path;
 
@@ -10,6 +14,7 @@ use rusqlite::Connection;
 
 use crate::clock::wall_ms;
 use crate::db::identity::{self, WitnessFiles};
+use crate::db::{DbError, Durability, Part};
 use crate::incarnation::{Found, Marks, Seen, Witness, in_words, judge};
 use crate::message::OwnerId;
 use crate::owner::StateDir;
@@ -177,6 +182,19 @@ pub fn begin(
     Ok(None)
 }
 
+/// What the last start had claimed under the id of before an adoption (it was running then) is a dead start's, too.
+pub fn give_back(inbox: &Connection, outbox: &Path, owner: &OwnerId) -> Result<(), DbError> {
+    let last = meta::get(inbox, "started_by").map_err(|error| DbError::sqlite(outbox, error))?;
+    let agent = |owner: &str| owner.split(':').next().unwrap_or_default().to_owned();
+    let Some(last) = last.filter(|last| agent(last) != agent(owner.as_str())) else { return Ok(()) };
+    let mut connection = crate::db::open_writer(outbox, Part::Outbox, Durability::Full)?;
+    crate::db::write(&mut connection, |tx| {
+        crate::store::outbox::lease_over(tx, owner, wall_ms(), |_| false, |_, by, _| by == last)
+    })
+    .map_err(|error| DbError::sqlite(outbox, error))?;
+    Ok(())
+}
+
 /// A person's decision: these files are the ones, from now on, here.
 #[derive(Clone, Debug)]
 pub struct Adoption {
@@ -186,6 +204,8 @@ pub struct Adoption {
     pub note: String,
     /// What happens to what waits.
     pub waiting: Waiting,
+    /// Whose files they are from now on.
+    pub agent_id: String,
     marks: (Marks, Marks),
     has_outside: bool,
 }
@@ -203,20 +223,21 @@ impl Adoption {
         let pair = incarnation::marks(inbox)?.pair;
         let pair = if pair.is_empty() { fresh()? } else { pair };
         let marks = next(state, &pair, &fresh()?, None)?;
-        Ok(Self { who, note, waiting, marks, has_outside })
+        Ok(Self { who, note, waiting, agent_id: fresh()?, marks, has_outside })
     }
 
-    /// First: the outbox's marks, and what waits. Returns how many became HELD. A death after it leaves the agent held.
-    pub fn outbox(&self, outbox: &mut Connection, agent_id: &str) -> rusqlite::Result<usize> {
+    /// First: the outbox's marks, and what waits; `copied` is the agent's id until now. Returns how many became HELD. A death after it leaves the agent held.
+    pub fn outbox(&self, outbox: &mut Connection, copied: &str) -> rusqlite::Result<usize> {
         let now_ms = wall_ms();
         crate::db::write(outbox, |tx| {
             incarnation::put(tx, &self.marks.1)?;
-            if self.waiting == Waiting::Send {
+            // What the copied agent had in its hands waits, too: under the new id it would be another agent's.
+            let holds = self.waiting == Waiting::Hold;
+            let owner = OwnerId::new(format!("{copied}:adopt"));
+            outbox::lease_over(tx, &owner, now_ms, |_| false, |_, _, _| holds)?;
+            if !holds {
                 return Ok(0);
             }
-            // What the copied agent had in its hands waits, too.
-            let owner = OwnerId::new(format!("{agent_id}:adopt"));
-            outbox::lease_over(tx, &owner, now_ms, |_| false, |_, _, _| true)?;
             outbox::hold_all(tx, &format!("HELD by adopt: {}", self.note), now_ms)
         })
     }
@@ -227,6 +248,7 @@ impl Adoption {
         incarnation::put(tx, &self.marks.0)?;
         incarnation::put_machine(tx, &identity::machine(), self.has_outside)?;
         incarnation::put_held(tx, "")?;
+        meta::put(tx, "agent_id", &self.agent_id)?;
         meta::put(tx, "adopted_at_ms", &wall_ms().to_string())?;
         audit::append(
             tx,

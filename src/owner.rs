@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
@@ -215,6 +216,31 @@ pub fn give_to_owner_of(folder: &Path, path: &Path) -> std::io::Result<()> {
 pub fn held(state: &StateDir) -> Option<String> {
     let text = std::fs::read_to_string(state.lock()).ok()?;
     text.lines().find_map(|line| line.strip_prefix(HELD)).map(str::to_owned)
+}
+
+/// The lasting agent id as the rooms of a running agent know it. `adopt` gives a new one under them, so that a source of
+/// the copied agent is another agent's from the moment on in which sending is allowed again.
+#[derive(Clone, Debug)]
+pub struct AgentId(Arc<RwLock<String>>);
+
+impl AgentId {
+    /// As the inbox says.
+    pub fn new(id: String) -> Self {
+        Self(Arc::new(RwLock::new(id)))
+    }
+    /// Now.
+    pub fn get(&self) -> String {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+    /// After the inbox's commit, before the hold ends.
+    pub fn set(&self, id: &str) {
+        id.clone_into(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
+    }
+    /// A start under the id of now: what it claims in a source is given back by the next start, which has that id.
+    pub fn owner(&self, start: &OwnerId) -> OwnerId {
+        let random = start.as_str().split_once(':').map_or("", |(_, random)| random);
+        OwnerId::new(format!("{}:{random}", self.get()))
+    }
 }
 
 /// The id of this start: the lasting agent id and fresh random bits. Two starts never share one.

@@ -36,6 +36,7 @@ pub use self::parts::{Home, Lane, RelayParts};
 use crate::clock::{self, wall_ms};
 use crate::db;
 use crate::gate::Room;
+use crate::hold::Why;
 use crate::limits::{FILES_LOOK, PURGE_ROWS, RELAY_GATHER, RELAY_PAUSE, RELAY_YIELD_MAX};
 use crate::retention;
 use crate::share::Share;
@@ -262,6 +263,12 @@ impl Relay {
         wait
     }
 
+    /// Whether what looks like a dead start's claim may be the original's, which lives: the agent may be a copy, and the
+    /// file is one that both reach.
+    fn may_be_a_copys(&self) -> bool {
+        matches!(self.parts.home, Home::Source(_)) && self.parts.ward.hold.is(Why::Copy)
+    }
+
     /// At the end of a stop: what was claimed and never begun waits again; what is still in a worker's hands stays
     /// PUBLISHING and is settled by the next start.
     fn give_back_the_rest(mut self) {
@@ -269,7 +276,10 @@ impl Relay {
         if left > 0 {
             log::warn!("stop: {left} hand-offs did not come back in time; the next start settles them");
         }
-        if let Some(connection) = &mut self.connection {
+        let may_be_a_copys = self.may_be_a_copys();
+        if let Some(connection) = &mut self.connection
+            && !may_be_a_copys
+        {
             let in_flight = &self.in_flight;
             let owner = &self.parts.owner;
             if let Err(error) = db::write(connection, |tx| {

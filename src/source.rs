@@ -24,6 +24,7 @@ use crate::db::pool::Pool;
 use crate::db::writer::Writer;
 use crate::limits::SOURCES_LOOK;
 use crate::message::OwnerId;
+use crate::owner::AgentId;
 use crate::policy::Policy;
 use crate::relay::{Event, Home, Lane, Relay, RelayParts};
 use crate::share::Keys;
@@ -32,7 +33,7 @@ use crate::thread::{join_until, spawn};
 use crate::ward::Ward;
 use crate::watch::{Watch, WatchFlags};
 
-pub use file::{Guard, Installed, State, install, open_reader, open_writer};
+pub use file::{Guard, Installed, State, install, is_served_by, not_ours, open_reader, open_writer};
 
 /// The files that are served and their relays, for whoever hands a relay a step: kept by [`Sources`] alone.
 pub type Served = Arc<Mutex<Vec<(PathBuf, Sender<Event>)>>>;
@@ -41,8 +42,8 @@ pub type Served = Arc<Mutex<Vec<(PathBuf, Sender<Event>)>>>;
 pub struct SourcesParts {
     /// This start.
     pub owner: OwnerId,
-    /// The lasting id of this agent.
-    pub agent_id: String,
+    /// The lasting id of this agent; another one after `adopt`.
+    pub agent_id: AgentId,
     /// `[relay]`
     pub settings: RelaySettings,
     /// `[retry]`
@@ -159,7 +160,7 @@ impl Sources {
         );
         let (relay, events) = Relay::unopened(RelayParts {
             path: path.clone(),
-            owner: parts.owner.clone(),
+            owner: parts.agent_id.owner(&parts.owner),
             settings: parts.settings.clone(),
             retry: parts.retry.clone(),
             routes: parts.routes.clone(),

@@ -27,7 +27,7 @@ use crate::db::{self, DbError, Durability, Part, pool};
 use crate::hold::{Hold, Why};
 use crate::limits::{POOL_READERS, STOP_MARGIN};
 use crate::listen;
-use crate::owner::{self, StateDir};
+use crate::owner::{self, AgentId, StateDir};
 use crate::policy::Policy;
 use crate::reconcile::{self, Rearmer};
 use crate::relay::{Event, Home, Relay, RelayParts};
@@ -80,6 +80,8 @@ impl Agent {
         let ward = Arc::new(Ward::new(hold.clone(), witness, reserve));
         let agent_id = db::write(&mut connection, meta::agent_id).map_err(sqlite)?;
         let owner = owner::owner_id(&agent_id)?;
+        adopt::give_back(&connection, &outbox_path, &owner)?;
+        let agent_id = AgentId::new(agent_id);
         let outbox_path = state.outbox();
         let heard = begin_clock(&mut connection, &inbox_path, &outbox_path)?;
         end_drain(&outbox_path)?;
@@ -146,7 +148,7 @@ impl Agent {
         let served = Served::default();
         let (sources, stop_sources) = Sources::new(SourcesParts {
             owner: owner.clone(),
-            agent_id,
+            agent_id: agent_id.clone(),
             settings: settings.relay.clone(),
             retry: settings.retry.clone(),
             routes: settings.routes.clone(),
@@ -221,6 +223,7 @@ impl Agent {
                 rearm: rearm.clone(),
                 ready: ready.clone(),
                 ward: ward.clone(),
+                agent_id,
                 state: state.clone(),
                 settings: Arc::new(settings.clone()),
                 destinations: endpoints,

@@ -13,7 +13,7 @@ use crate::exit;
 use crate::incarnation::{in_words, judge};
 use crate::listen;
 use crate::owner::{self, OwnerError, StateDir};
-use crate::store::{incarnation, meta};
+use crate::store::{incarnation, meta, source};
 use crate::who;
 
 /// Arguments of `adopt`.
@@ -84,16 +84,17 @@ fn while_down(
         output::print(&format!("found: {}\n", in_words(&doubts)))?;
     }
     witness.make().map_err(|error| Failure::new(exit::CANNOT_CREATE, error.to_string()))?;
-    let agent_id = meta::get(&inbox, "agent_id").map_err(failed)?.unwrap_or_default();
+    let copied = meta::get(&inbox, "agent_id").map_err(failed)?.unwrap_or_default();
     let adoption = Adoption::new(&inbox, &state, witness.has_outside(), who::this_process(), note, waiting)
         .map_err(failed)?;
-    let held = adoption.outbox(&mut outbox, &agent_id).map_err(failed)?;
+    let held = adoption.outbox(&mut outbox, &copied).map_err(failed)?;
     db::write(&mut inbox, |tx| adoption.inbox(tx)).map_err(failed)?;
+    let sources = source::list(&inbox).map_err(failed)?;
     let record = adoption.witness(&inbox, &outbox).map_err(failed)?;
     witness
         .write(record)
         .map_err(|error| Failure::new(exit::IO, format!("not adopted: the witness: {error}")))?;
-    Ok((200, listen::adopt::said(waiting, held)))
+    Ok((200, listen::adopt::said(waiting, held, &sources)))
 }
 
 /// The lock of a stopped agent, or why it cannot be had.

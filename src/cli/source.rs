@@ -13,12 +13,13 @@ use serde_json::{Value, json};
 use super::settings_file::SettingsFile;
 use super::views;
 use super::{Failure, Outcome, output};
-use crate::clock::wall_ms;
+use crate::clock::{ms, wall_ms};
 use crate::config::Settings;
 use crate::db::{self, DbError, Durability, Part};
 use crate::exit;
 use crate::outboxes::{File, NoFile, Outboxes};
 use crate::owner::{self, StateDir};
+use crate::retention::pass::{self, CUT_MARK};
 use crate::source::{self, State};
 use crate::store::meta;
 use crate::store::source::{self as list, Source};
@@ -100,7 +101,11 @@ fn add(settings: &Settings, name: &str, file: &Path, adopt: bool) -> Outcome {
     }
     let io = |error| Failure::from(DbError::sqlite(&state.inbox(), error));
     let agent_id = db::write(&mut inbox, meta::agent_id).map_err(io)?;
-    let installed = source::install(&path, &agent_id, adopt, |id| {
+    // As far as retention has let go, and as far as a pass that is under way with the list of before may.
+    let let_go_ms = pass::mark_ms(&inbox, CUT_MARK).map_err(io)?.unwrap_or(i64::MIN);
+    let let_go_ms = let_go_ms.max(wall_ms().saturating_sub(ms(settings.retention.keys)));
+    let forgotten_ms = |id: &str| (!listed.iter().any(|source| source.source_id == id)).then_some(let_go_ms);
+    let installed = source::install(&path, &agent_id, adopt, forgotten_ms, |id| {
         listed
             .iter()
             .find(|other| other.source_id == id && other.name != name)
@@ -189,8 +194,9 @@ fn show(settings: &Settings, json: bool) -> Outcome {
 /// Each source as the running agent sees it, or as this process does; and what waits there.
 pub fn seen(inbox: &Connection, agent_is_up: bool) -> rusqlite::Result<Vec<Value>> {
     let mut all = Vec::new();
+    let agent_id = meta::get(inbox, "agent_id")?;
     for source in list::list(inbox)? {
-        let waiting = waiting(Path::new(&source.file));
+        let waiting = waiting(&source, agent_id.as_deref());
         let (state, reason) = match &waiting {
             _ if agent_is_up => (source.state, source.reason),
             Ok(_) => (State::Ok.as_str().to_owned(), None),
@@ -226,9 +232,14 @@ pub fn for_people(seen: &[Value], settings: &Settings) -> Vec<Vec<String>> {
 
 type Waiting = (Option<i64>, Option<i64>);
 
-/// Unfinished rows and the oldest one's time.
-fn waiting(file: &Path) -> Result<Waiting, DbError> {
+/// Unfinished rows and the oldest one's time, in a file that the agent would serve.
+fn waiting(source: &Source, agent_id: Option<&str>) -> Result<Waiting, DbError> {
+    let file = Path::new(&source.file);
     let connection = source::open_reader(file)?;
+    let is_ours = source::is_served_by(&connection, &source.source_id, agent_id.unwrap_or_default());
+    if !is_ours.map_err(|error| DbError::sqlite(file, error))? {
+        return Err(source::not_ours(file, &source.name));
+    }
     connection
         .query_row("SELECT count(*), min(created_at_ms) FROM outbox WHERE closed_at_ms IS NULL", [], |row| {
             Ok((row.get(0)?, row.get(1)?))

@@ -15,6 +15,7 @@ use crate::db::writer::Work;
 use crate::db::{self, Durability, Part};
 use crate::hold::Why;
 use crate::store::meta;
+use crate::store::source::{self, Source};
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -45,44 +46,59 @@ pub(super) fn adopt(context: &Context, request: &Request<'_>) -> Answer {
     }
     let who = request.peer.name(&asked.who);
     match take_over(context, who, asked.note, waiting) {
-        Ok(held) => {
+        Ok((held, sources)) => {
             log::warn!("adopted: waiting messages: {}, {held} are HELD now", waiting.as_str());
-            answer(200, &said(waiting, held))
+            answer(200, &said(waiting, held, &sources))
         }
         Err(answer) => answer,
     }
 }
 
-/// The sentence for people.
-pub fn said(waiting: Waiting, held: usize) -> String {
-    match waiting {
+/// The sentences for people.
+pub fn said(waiting: Waiting, held: usize, sources: &[Source]) -> String {
+    let mut text = match waiting {
         Waiting::Send => "adopted: what waits is sent".into(),
         Waiting::Hold => format!("adopted: {held} waiting messages are HELD; release or cancel them"),
+    };
+    for Source { name, file, .. } in sources {
+        text.push_str(&format!(
+            "\nsource {name} is not served until you take it over, since the copied agent may serve it; what waits in it becomes HELD then: `onceward source add {name} {file} --adopt`"
+        ));
     }
+    text
 }
 
-fn take_over(context: &Context, who: String, note: String, waiting: Waiting) -> Result<usize, Answer> {
+fn take_over(
+    context: &Context,
+    who: String,
+    note: String,
+    waiting: Waiting,
+) -> Result<(usize, Vec<Source>), Answer> {
     let failed = |error: String| answer(503, &format!("not adopted, still held: {error}"));
-    let (adoption, agent_id) = {
+    let (adoption, copied, sources) = {
         let reader = context.inbox.get().map_err(|error| failed(error.to_string()))?;
         let outside = context.ward.make_witnesses().map_err(|error| failed(error.to_string()))?;
         Adoption::new(&reader, &context.state, outside, who, note, waiting)
-            .and_then(|adoption| Ok((adoption, meta::get(&reader, "agent_id")?.unwrap_or_default())))
+            .and_then(|adoption| {
+                let copied = meta::get(&reader, "agent_id")?.unwrap_or_default();
+                Ok((adoption, copied, source::list(&reader)?))
+            })
             .map_err(|error| failed(error.to_string()))?
     };
     let mut outbox = db::open_writer(&context.state.outbox(), Part::Outbox, Durability::Full)
         .map_err(|error| failed(error.to_string()))?;
-    let held = adoption.outbox(&mut outbox, &agent_id).map_err(|error| failed(error.to_string()))?;
+    let held = adoption.outbox(&mut outbox, &copied).map_err(|error| failed(error.to_string()))?;
     let (sender, reply) = crossbeam_channel::bounded(1);
     context.writer.submit(Box::new(AdoptNow { adoption: adoption.clone(), reply: sender }));
     committed(&reply)?;
+    context.agent_id.set(&adoption.agent_id);
     let reader = context.inbox.get().map_err(|error| failed(error.to_string()))?;
     let witness = adoption.witness(&reader, &outbox).map_err(|error| failed(error.to_string()))?;
     context
         .ward
         .adopted(witness)
         .map_err(|error| failed(format!("the witness cannot be written: {error}")))?;
-    Ok(held)
+    Ok((held, sources))
 }
 
 struct AdoptNow {

@@ -34,7 +34,7 @@ use crate::db::pool::Pool;
 use crate::db::writer::Writer;
 use crate::gate::Gate;
 use crate::outboxes::{File, Outboxes};
-use crate::owner::StateDir;
+use crate::owner::{AgentId, StateDir};
 use crate::policy::Policy;
 use crate::poller::Account;
 use crate::reconcile::Bell;
@@ -64,6 +64,8 @@ pub struct Context {
     pub ready: Arc<AtomicBool>,
     /// Whether anything may be sent at all.
     pub ward: Arc<Ward>,
+    /// The lasting id of this agent; `adopt` gives a new one.
+    pub agent_id: AgentId,
     /// Names of the files.
     pub state: StateDir,
     /// Settings; those of the destinations, the door of new messages, the zone.

@@ -123,7 +123,8 @@ impl Relay {
         }
         let mut connection =
             self.connection.take().ok_or_else(|| db::DbError::Missing { path: path.clone() })?;
-        let reconcile = self.reconcile_now || clock::elapsed(self.last_reconcile) >= self.reconcile_every();
+        let due = self.reconcile_now || clock::elapsed(self.last_reconcile) >= self.reconcile_every();
+        let reconcile = due && !self.may_be_a_copys();
         if reconcile {
             self.forget_lost();
         }

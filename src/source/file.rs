@@ -18,6 +18,7 @@ use crate::clock::wall_ms;
 use crate::db::writer::Writer;
 use crate::db::{self, DbError, Part, migrate};
 use crate::limits::SOURCE_LOCKED_ALERT;
+use crate::owner::AgentId;
 use crate::store::source::Seen;
 use crate::store::{meta, outbox};
 
@@ -97,18 +98,20 @@ pub struct Installed {
     pub journal: String,
     /// Whether the tables were made now.
     pub new: bool,
-    /// Rows that are HELD now because the file was adopted.
+    /// Rows that are HELD now because the file was adopted, or because the inbox may have forgotten them.
     pub held: usize,
 }
 
 /// Installs the outbox part in an application's file, or brings it up, in one transaction; does nothing where
 /// it is there. `is_known` says under which name another registered source has an id: then this file is a
 /// copy of it. `adopt` takes over a copy or another agent's file: a new identity, and everything unfinished
-/// in it is HELD, since the original may have been sent.
+/// in it is HELD, since the original may have been sent. `forgotten_ms` is for a file that is not in the list: what was
+/// inserted before it may have been sent by this very agent, whose inbox kept no row of it while the file was away (F24).
 pub fn install(
     path: &Path,
     agent_id: &str,
     adopt: bool,
+    forgotten_ms: impl Fn(&str) -> Option<i64>,
     is_known: impl Fn(&str) -> Option<String>,
 ) -> Result<Installed, DbError> {
     if let Some(kind) = db::access::network_file_system(path) {
@@ -157,7 +160,13 @@ pub fn install(
                 "{reason}. `--adopt` takes it over and holds its unfinished messages (HELD) until you release them"
             )));
         }
-        (None, Some(id)) => id,
+        (None, Some(id)) => {
+            if let Some(before_ms) = forgotten_ms(&id) {
+                let reason = "ADDED_AGAIN: older than what the inbox keeps, it may have been sent";
+                held = outbox::hold_older(&tx, before_ms, reason, wall_ms()).map_err(sqlite)?;
+            }
+            id
+        }
         (stranger, _) => {
             if stranger.is_some() {
                 held = outbox::hold_all(&tx, "ADOPTED: taken over with unfinished messages", wall_ms())
@@ -211,12 +220,26 @@ fn check_version(connection: &Connection, path: &Path) -> Result<(), DbError> {
     Err(DbError::Foreign { path: path.to_owned(), reason })
 }
 
+/// Whether a file says that it is this source, and served by this agent.
+pub fn is_served_by(connection: &Connection, source_id: &str, agent_id: &str) -> rusqlite::Result<bool> {
+    Ok(meta::get(connection, "source_id")?.as_deref() == Some(source_id)
+        && meta::get(connection, "served_by")?.as_deref() == Some(agent_id))
+}
+
+/// It is not, for people.
+pub fn not_ours(path: &Path, name: &str) -> DbError {
+    let reason = format!(
+        "is not the file that was added as {name}, or another agent has taken it over, or this agent was adopted since; if it shall be served, `onceward source add {name} FILE` again"
+    );
+    DbError::Foreign { path: path.to_owned(), reason }
+}
+
 /// Stands between a relay and an application's file: opens it, knows whether it is still the same one, and
 /// tells people once when it is not well.
 pub struct Guard {
     name: String,
     path: PathBuf,
-    agent_id: String,
+    agent_id: AgentId,
     source_id: String,
     writer: Writer,
     alerts: Alerts,
@@ -236,7 +259,7 @@ impl Guard {
     pub fn new(
         name: String,
         path: PathBuf,
-        agent_id: String,
+        agent_id: AgentId,
         source_id: String,
         writer: Writer,
         alerts: Alerts,
@@ -265,13 +288,7 @@ impl Guard {
         let connection = open_writer(&self.path)?;
         let is_ours = self.is_ours(&connection).map_err(|source| DbError::sqlite(&self.path, source))?;
         if !is_ours || before.is_none() || before != inode(&self.path) {
-            return Err(DbError::Foreign {
-                path: self.path.clone(),
-                reason: format!(
-                    "is not the file that was added as {name}, or another agent has taken it over; if it shall be served, `onceward source add {name} FILE` again",
-                    name = self.name
-                ),
-            });
+            return Err(not_ours(&self.path, &self.name));
         }
         self.opened.set(before);
         Ok(connection)
@@ -284,8 +301,7 @@ impl Guard {
 
     /// Whether the file still says that it is this source and this agent's.
     pub fn is_ours(&self, connection: &Connection) -> rusqlite::Result<bool> {
-        Ok(meta::get(connection, "source_id")?.as_deref() == Some(self.source_id.as_str())
-            && meta::get(connection, "served_by")?.as_deref() == Some(self.agent_id.as_str()))
+        is_served_by(connection, &self.source_id, &self.agent_id.get())
     }
 
     /// A round has ended well.

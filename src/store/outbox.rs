@@ -18,7 +18,7 @@ pub mod verbs;
 use rusqlite::ToSql;
 use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
 
-pub use self::adopted::{hold_all, was_ever_claimed};
+pub use self::adopted::{hold_all, hold_older, was_ever_claimed};
 pub use self::claim::{Claimed, claim, claim_one};
 pub use self::clock::{go_on, hold_for_clock, misdated, redate};
 pub use self::counts::{ended_after, last_quarantined, parked, quarantined};

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::f_source::{add, app, put, state, status};
 use crate::support::{Agent, BIN, World, text};
 
 /// `cp -a`: what a person does. (Never over a live database of ours: that is what is being tested.)
@@ -490,4 +491,150 @@ fn f32_a_removed_log_whose_rows_are_lost_with_a_kill_is_known_at_the_next_start(
     assert_eq!((ledger.arrived, ledger.repeated), (arrived, 0));
     agent.stop();
     drop(reader);
+}
+
+/// Copies state folder and settings to another place, as a clone of the server does; returns the clone's settings.
+fn clone_of(world: &World) -> std::path::PathBuf {
+    let (state, clone) = (world.dir.path().join("state"), world.dir.path().join("clone"));
+    copy(&state, &clone);
+    let settings = std::fs::read_to_string(&world.config).expect("settings");
+    let settings = settings.replace(&state.display().to_string(), &clone.display().to_string());
+    let config = world.dir.path().join("clone.toml");
+    std::fs::write(&config, settings.replace("agent.sock", "clone.sock")).expect("written");
+    config
+}
+
+/// The inbox that came back does not know what was sent from an application's file since; nor may what waits there go
+/// out before a person has looked, with the agent up or down at the adoption.
+#[test]
+fn f26_sources_of_a_restored_agent_send_nothing_until_each_is_taken_over() {
+    for up in [false, true] {
+        let world = world();
+        let shop = app(&world, "shop", "wal");
+        add(&world, "shop", &shop);
+        let backup = world.dir.path().join("backup.tar").display().to_string();
+        let agent = world.agent();
+        assert_eq!(world.onceward(&["backup", &backup]).0, 0);
+        world.faults(&["delay=1500ms"]);
+        let rows = rusqlite::Connection::open(&shop).expect("opens");
+        let sent = put(&rows, "sent", ("", ""));
+        world.wait_inbox(&sent, "SENDING");
+        world.wait("it has arrived", |world| world.arrivals(&sent) == 1);
+        agent.kill9();
+        world.faults(&[]);
+        assert_eq!(status(&shop, &sent), "PUBLISHING");
+        let (code, out, err) = world.onceward(&["restore", &backup]);
+        assert_eq!(code, 0, "{out}{err}");
+        let waits = put(&rows, "waits", ("", ""));
+        let mut agent = up.then(|| held_again(&world));
+        let (code, out, err) = adopt(&world, "--hold-waiting");
+        let command = format!("onceward source add shop {} --adopt", shop.display());
+        assert!(code == 0 && out.contains(&command), "{out}{err}");
+        assert_eq!(adopt(&world, "--hold-waiting").0, 1, "once is enough");
+        if !up {
+            assert_eq!(state(&world, "shop"), "FOREIGN", "while it is down, too");
+            agent = Some(world.agent());
+        }
+        world.wait("seen", |world| state(world, "shop") == "FOREIGN");
+        let own = world.put_plain("own");
+        world.wait_inbox(&own, "SENT");
+        std::thread::sleep(std::time::Duration::from_millis(600));
+        assert_eq!((world.arrivals(&sent), world.arrivals(&waits)), (1, 0), "up: {up}");
+        let file = shop.to_str().expect("UTF-8");
+        let (code, out, err) = world.onceward(&["source", "add", "shop", file, "--adopt"]);
+        assert!(code == 0 && out.contains("2 unfinished messages are HELD"), "{out}{err}");
+        assert_eq!((status(&shop, &sent).as_str(), status(&shop, &waits).as_str()), ("HELD", "HELD"));
+        // From here on it is a source as any other: a person's word on one row, new rows, a kill in the middle.
+        assert_eq!(world.onceward(&["--source", "shop", "release", &waits]).0, 0);
+        world.wait_inbox(&waits, "SENT");
+        world.faults(&["delay=1500ms"]);
+        let new = put(&rows, "new", ("", ""));
+        world.wait("it has arrived", |world| world.arrivals(&new) == 1);
+        agent.expect("an agent").kill9();
+        world.faults(&[]);
+        let agent = world.agent();
+        world.wait_inbox(&new, "ERROR");
+        world.wait("closed", |_| status(&shop, &new) == "PUBLISHED");
+        assert_eq!((world.arrivals(&sent), world.arrivals(&waits), world.arrivals(&new)), (1, 1, 1));
+        agent.stop();
+    }
+}
+
+/// What an agent has in its hands is given back by its next start although an adoption has given it another id meanwhile.
+#[test]
+fn f26_a_kill_after_an_adoption_leaves_nothing_waiting_for_a_lease() {
+    let (world, old) = with_a_copy();
+    let state = world.dir.path().join("state");
+    std::fs::remove_dir_all(&state).expect("removed");
+    copy(&old, &state);
+    let agent = held_again(&world);
+    let (code, out, err) = adopt(&world, "--send-waiting");
+    assert_eq!(code, 0, "{out}{err}");
+    world.faults(&["delay=1500ms"]);
+    let id = world.put_plain("in its hands");
+    world.wait("it has arrived", |world| world.arrivals(&id) == 1);
+    agent.kill9();
+    world.faults(&[]);
+    let agent = world.agent();
+    world.wait_inbox(&id, "ERROR");
+    world.wait_outbox(&id, "PUBLISHED");
+    assert_eq!(world.arrivals(&id), 1);
+    agent.stop();
+}
+
+#[test]
+fn f26_a_source_of_an_agent_and_its_adopted_clone_is_served_by_one_of_them() {
+    let world = world();
+    let shop = app(&world, "shop", "wal");
+    add(&world, "shop", &shop);
+    world.agent().stop();
+    let config = clone_of(&world);
+    let clone = |args: &[&str]| {
+        let done = Command::new(BIN).arg("--config").arg(&config).args(args).output().expect("runs");
+        text(&done)
+    };
+    let (code, out, err) = clone(&["adopt", "--note", "a clone", "--hold-waiting"]);
+    assert!(code == 0 && out.contains("source shop is not served"), "{out}{err}");
+    world.faults(&["delay=1500ms"]);
+    let agent = world.agent();
+    let id = put(&rusqlite::Connection::open(&shop).expect("opens"), "one", ("", ""));
+    world.wait_inbox(&id, "SENDING");
+    let mut command = Command::new(BIN);
+    command.arg("--config").arg(&config).arg("run");
+    let second = Agent::spawn(command);
+    second.wait_log("FOREIGN");
+    assert_eq!(status(&shop, &id), "PUBLISHING", "the other one's claim stays");
+    world.wait_inbox(&id, "SENT");
+    world.wait("closed", |_| status(&shop, &id) == "PUBLISHED");
+    assert_eq!(world.arrivals(&id), 1);
+    second.stop();
+    agent.stop();
+}
+
+/// Held, it does not know whether it is the copy: what it takes for its own dead start's may be the original's.
+#[test]
+fn f26_a_held_clone_leaves_the_claims_in_a_source_alone() {
+    let world = world();
+    let shop = app(&world, "shop", "wal");
+    add(&world, "shop", &shop);
+    world.agent().stop();
+    let config = clone_of(&world);
+    world.faults(&["delay=1500ms"]);
+    let agent = world.agent();
+    let id = put(&rusqlite::Connection::open(&shop).expect("opens"), "one", ("", ""));
+    world.wait("it has arrived", |world| world.arrivals(&id) == 1);
+    agent.kill9();
+    let mut command = Command::new(BIN);
+    command.arg("--config").arg(&config).arg("run");
+    let second = Agent::spawn(command);
+    second.wait_log("HELD: nothing is sent");
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert_eq!(status(&shop, &id), "PUBLISHING");
+    second.stop();
+    assert_eq!(status(&shop, &id), "PUBLISHING", "after its stop, too");
+    let agent = world.agent();
+    world.wait_inbox(&id, "ERROR");
+    world.wait("closed", |_| status(&shop, &id) == "PUBLISHED");
+    assert_eq!(world.arrivals(&id), 1);
+    agent.stop();
 }

@@ -9,6 +9,7 @@ use onceward::retention::pass::{DirectHands, Files, Hands, Pass, Unfinished};
 use onceward::retention::{Done, InboxStep, OutboxStep};
 use rusqlite::Connection;
 
+use crate::f_source::{add, app, put, status};
 use crate::support::World;
 
 const DAY_MS: i64 = 86_400_000;
@@ -464,4 +465,42 @@ fn compaction_leaves_no_trace_of_a_wiped_text_in_the_file() {
         let left = bytes.windows(10).filter(|window| window == b"SECRETWORD").count();
         assert_eq!(left, 0, "{name} of {} bytes", bytes.len());
     }
+}
+
+/// While a source is not listed nothing keeps the inbox from forgetting its messages. So what may be forgotten waits for a
+/// person when the file comes back, and what is younger goes on.
+#[test]
+fn f24_a_source_that_was_away_while_the_inbox_forgot_sends_nothing_old_again() {
+    let world = World::new();
+    let shop = app(&world, "shop", "delete");
+    add(&world, "shop", &shop);
+    let agent = world.agent();
+    sent(&world, "own");
+    world.faults(&["delay=1s"]);
+    let rows = Connection::open(&shop).expect("opens");
+    let long_ago = onceward::clock::wall_ms() - 401 * DAY_MS;
+    let old = put(&rows, "old", (", created_at_ms", &format!(", {long_ago}")));
+    world.wait_inbox(&old, "SENDING");
+    // Somebody's lock while the outcome comes in: the row keeps its claim.
+    rows.execute_batch("BEGIN IMMEDIATE").expect("locked");
+    world.wait_inbox(&old, "SENT");
+    assert_eq!(world.onceward(&["source", "remove", "shop"]).0, 0);
+    agent.kill9();
+    rows.execute_batch("COMMIT").expect("unlocked");
+    assert_eq!(status(&shop, &old), "PUBLISHING");
+    let young = put(&rows, "young", ("", ""));
+    world.faults(&[]);
+    age(&world, 401);
+    purge(&world);
+    assert_eq!(world.inbox_state(&old), None, "forgotten");
+    let agent = world.agent();
+    let said = add(&world, "shop", &shop);
+    assert!(said.contains("1 unfinished messages are HELD"), "{said}");
+    world.wait_inbox(&young, "SENT");
+    assert_eq!((status(&shop, &old).as_str(), world.arrivals(&old)), ("HELD", 1));
+    let reason: String = rows
+        .query_row("SELECT reason FROM outbox WHERE message_id = ?1", [&old], |row| row.get(0))
+        .expect("the row is there");
+    assert!(reason.starts_with("ADDED_AGAIN: "), "{reason}");
+    agent.stop();
 }
