@@ -25,7 +25,7 @@ use crate::db::writer::Writer;
 use crate::gate::Gate;
 use crate::outboxes::{File, Outboxes};
 use crate::store::alert::QuarantineSeen;
-use crate::store::{inbox, outbox};
+use crate::store::{inbox, outbox, rearm};
 
 /// Between two looks; shorter where the alert interval is.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -222,8 +222,15 @@ impl Conditions {
             let stock = if row.owner_died { &mut stale } else { &mut errors };
             *stock.entry(self.shown(&row.destination)).or_insert(0) += row.count;
         }
+        // Proven not sent, but its outbox row is not open again: it is nowhere else, and no end of an ERROR.
+        for (destination, count) in rearm::open_by_destination(reader)? {
+            *errors.entry(self.shown(&destination)).or_insert(0) += count;
+        }
         self.stock(Cause::Error, &errors, true, |count| {
-            format!("{count} messages are ERROR: nobody knows whether they were sent")
+            format!(
+                "{count} messages are ERROR: nobody knows whether they were sent, or they were not and their outbox row is out of \
+                 reach"
+            )
         });
         self.stock(Cause::StaleSending, &stale, true, |count| {
             format!("{count} messages are ERROR since their owner died while they were being sent")

@@ -14,7 +14,7 @@ use crate::db::{self, Durability, Part, holder};
 use crate::exit;
 use crate::outboxes::Outboxes;
 use crate::owner::{self, StateDir};
-use crate::store::{incarnation, meta};
+use crate::store::{incarnation, meta, rearm};
 use crate::vendor;
 
 /// Below this the disk is called nearly full, bytes.
@@ -369,5 +369,15 @@ fn unknown(verdicts: &mut Verdicts, inbox: &Connection) {
         Ok(found) => verdicts
             .warn("unknown", &format!("{found} may or may not have arrived (onceward queue --state ERROR)")),
         Err(error) => verdicts.say("unknown", Err(error.to_string())),
+    }
+    match rearm::open_by_destination(inbox).map(|notes| notes.iter().map(|(_, count)| count).sum::<i64>()) {
+        Ok(0) => {}
+        Ok(found) => verdicts.warn(
+            "not sent",
+            &format!(
+                "{found} were proven not sent and shall go again, but their outbox row is not open (onceward verify names them)"
+            ),
+        ),
+        Err(error) => verdicts.say("not sent", Err(error.to_string())),
     }
 }

@@ -70,7 +70,7 @@ impl State {
     pub fn of(error: &DbError) -> Self {
         use rusqlite::ErrorCode as E;
         match error {
-            DbError::Missing { .. } => Self::Missing,
+            DbError::Missing { .. } | DbError::Away { .. } => Self::Missing,
             DbError::Newer { .. } => Self::Newer,
             DbError::Older { .. } => Self::Older,
             DbError::Foreign { .. } => Self::Foreign,

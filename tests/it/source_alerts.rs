@@ -113,3 +113,48 @@ fn what_waits_too_long_in_a_source_is_told_and_what_expired_right_before_a_crash
     assert_eq!(world.alerts("EXPIRED"), 1);
     agent.stop();
 }
+
+/// The inbox row is gone, the note is all that is left of it beside its file.
+#[test]
+fn what_was_proven_not_sent_stays_an_error_while_its_source_is_out_of_reach() {
+    let world = world();
+    let file = app(&world, "shop", "delete");
+    add(&world, "shop", &file);
+    world.faults(&["reset=read,first=1"]);
+    let agent = world.agent();
+    let id = put(&open(&file), "k", ("", ""));
+    world.wait_inbox(&id, "ERROR");
+    world.wait("marked", |_| status(&file, &id) == "PUBLISHED");
+    agent.wait_log("alert cause=ERROR dest=gateway");
+    agent.stop();
+    let aside = world.dir.path().join("aside.db");
+    std::fs::rename(&file, &aside).expect("moved away");
+    world
+        .inbox()
+        .execute_batch(&format!(
+            "BEGIN; DELETE FROM inbox WHERE message_id = '{id}';
+             INSERT INTO rearm (consumer, message_id, times, by, at_ms) VALUES ('gateway', '{id}', 1, 'operator', 1); COMMIT"
+        ))
+        .expect("as after the first half of the verdict");
+    let agent = world.agent();
+    std::thread::sleep(LOOKS);
+    assert!(!agent.log().contains("all-clear of=ERROR"), "{}", agent.log());
+    let said = check(&world);
+    assert!(said.contains("1 were proven not sent"), "{said}");
+    let (code, said, _) = world.onceward(&["verify"]);
+    assert!(code == 1 && said.contains(&id) && said.contains("cannot be read"), "{said}");
+    assert_eq!(world.onceward(&["source", "remove", "shop"]).0, 0);
+    let (code, said, _) = world.onceward(&["verify"]);
+    assert!(code == 1 && said.contains(&id) && said.contains("FAULT"), "{said}");
+    std::thread::sleep(LOOKS);
+    assert!(!agent.log().contains("all-clear of=ERROR"), "{}", agent.log());
+    agent.stop();
+
+    std::fs::rename(&aside, &file).expect("put back");
+    add(&world, "shop", &file);
+    let agent = world.agent();
+    world.wait_inbox(&id, "SENT");
+    agent.wait_log("all-clear of=ERROR dest=gateway");
+    assert_eq!(world.arrivals(&id), 2);
+    agent.stop();
+}
