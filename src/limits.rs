@@ -133,6 +133,8 @@ pub const LANE_FILE_EXPECTED: Duration = Duration::from_secs(10);
 pub const SOURCES_LOOK: Duration = Duration::from_secs(1);
 /// A source that is only locked is told to a person after this.
 pub const SOURCE_LOCKED_ALERT: Duration = Duration::from_secs(30);
+/// How long a look for alerts waits for the lock of one application.
+pub const SOURCE_GLANCE: Duration = Duration::from_millis(250);
 /// Looks for a source's file that cannot be watched yet.
 pub const SOURCE_WATCH_RETRY: Duration = Duration::from_secs(1);
 

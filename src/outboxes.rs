@@ -49,6 +49,28 @@ impl File {
         }
     }
 
+    /// What tells it from every other file, whatever its name; empty for the agent's own.
+    pub fn source_id(&self) -> &str {
+        self.source.as_ref().map_or("", |listed| &listed.source_id)
+    }
+
+    /// For a look now and then by the agent: waits hardly for a lock. `None` = nothing can be said of it now, be it that
+    /// it cannot be read or that it is not the file that was added.
+    pub fn glance(&self) -> Option<Connection> {
+        let opened = match &self.source {
+            None => db::open_reader(&self.path, Part::Outbox),
+            Some(_) => source::open_glance(&self.path),
+        };
+        let connection = opened.map_err(|error| log::debug!("not looked at: {error}")).ok()?;
+        if let Some(listed) = &self.source {
+            let is = |key, expected| meta::get(&connection, key).is_ok_and(|found| found == expected);
+            if !is("source_id", Some(listed.source_id.clone())) || !is("served_by", listed.agent_id.clone()) {
+                return None;
+            }
+        }
+        Some(connection)
+    }
+
     /// For a person's word, which is on the disk when its commit returns.
     pub fn writer(&self) -> Result<Connection, DbError> {
         let Some(listed) = &self.source else {
@@ -141,6 +163,11 @@ impl Outboxes {
     /// The agent's own.
     pub fn own(&self) -> &File {
         &self.0[0]
+    }
+
+    /// Each of them.
+    pub fn files(&self) -> &[File] {
+        &self.0
     }
 
     /// Names of the sources.

@@ -33,7 +33,9 @@ use crate::thread::{join_until, spawn};
 use crate::ward::Ward;
 use crate::watch::{Watch, WatchFlags};
 
-pub use file::{Guard, Installed, State, install, is_served_by, not_ours, open_reader, open_writer};
+pub use file::{
+    Guard, Installed, State, install, is_served_by, not_ours, open_glance, open_reader, open_writer,
+};
 
 /// The files that are served and their relays, for whoever hands a relay a step: kept by [`Sources`] alone.
 pub type Served = Arc<Mutex<Vec<(PathBuf, Sender<Event>)>>>;

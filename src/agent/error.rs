@@ -81,7 +81,7 @@ impl StartError {
 pub fn db_exit_code(error: &DbError) -> i32 {
     use rusqlite::ErrorCode as E;
     match error {
-        DbError::Missing { .. } => exit::NO_INPUT,
+        DbError::Missing { .. } | DbError::Away { .. } => exit::NO_INPUT,
         DbError::Newer { .. }
         | DbError::Older { .. }
         | DbError::Unusable { .. }

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -62,10 +62,9 @@ impl Agent {
         let destinations = settings.destinations.iter().map(|destination| destination.name.clone()).collect();
         let alerts = Alerts::new(destinations, settings.alert.interval, &names);
         let outbox_path = state.outbox();
-        let quarantine_seen = {
+        let recalled = {
             let outbox = db::open_reader(&outbox_path, Part::Outbox)?;
-            let seen = conditions::recall(&alerts, &connection, &outbox).map_err(sqlite)?;
-            Arc::new(AtomicI64::new(seen))
+            conditions::recall(&alerts, &connection, &outbox).map_err(sqlite)?
         };
         let hold = Hold::new(alerts.clone(), Some(ownership.sign()?));
         {
@@ -109,7 +108,7 @@ impl Agent {
         let inbox_pool = pool::open(inbox_path.clone(), Part::Inbox, POOL_READERS)?;
         let (notifier_stop, stopped) = crossbeam_channel::bounded(0);
         let notifier =
-            Notifier::new(alerts.clone(), writer.clone(), hooks, quarantine_seen.clone(), stopped)?;
+            Notifier::new(alerts.clone(), writer.clone(), hooks, recalled.quarantine_seen.clone(), stopped)?;
         let notifier = spawn("alerts", move || notifier.run())?;
         let outbox_pool = pool::open(outbox_path.clone(), Part::Outbox, POOL_READERS)?;
         let (clock_stop, stopped) = crossbeam_channel::bounded(0);
@@ -172,7 +171,7 @@ impl Agent {
             inbox: inbox_pool.clone(),
             writer: writer.clone(),
             gates: gates.clone(),
-            quarantine_seen,
+            recalled,
         });
         let (conditions_stop, stopped) = crossbeam_channel::bounded(0);
         let conditions = spawn("conditions", move || look_at.run(&stopped))?;

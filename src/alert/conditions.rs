@@ -1,16 +1,17 @@
 //! Room: looks now and then at what nobody raises by itself, and at the ends of what was raised.
 //!
-//! Disk, oldest due message, quarantined rows (put there by triggers in producers' commits), the inbox writer in
-//! trouble; and, as the net below the rooms that raise, gates and the stock of ERROR and PARKED rows: an alert that a
+//! Disk; in outbox.db and in each source the oldest due message and quarantined rows (put there by triggers in
+//! producers' commits); the inbox writer in trouble; and, as the net below the rooms that raise, gates and the stock of ERROR and PARKED rows: an alert that a
 //! crash swallowed is raised again, one whose stock is gone ends. Everything is an indexed look or in proportion to
 //! what waits for a person, never to backlog or history. A file that cannot be read is passed over: its owner says so.
+//! While one is, no stock over all of them is called gone.
 //!
 //! Never: writes a table, holds a transaction or a connection between two looks.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
@@ -21,9 +22,10 @@ use super::{Alerts, Cause, OTHER};
 use crate::clock::{ms, wall_ms};
 use crate::db::pool::Pool;
 use crate::db::writer::Writer;
-use crate::db::{self, Part};
 use crate::gate::Gate;
-use crate::store::{inbox, outbox};
+use crate::outboxes::{File, Outboxes};
+use crate::store::alert::QuarantineSeen;
+use crate::store::{inbox, outbox, rearm};
 
 /// Between two looks; shorter where the alert interval is.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -56,21 +58,42 @@ pub struct Parts {
     pub writer: Writer,
     /// By destination.
     pub gates: Vec<(String, Arc<Gate>)>,
-    /// Last quarantined row that was raised; shared with the notifier, which keeps it.
-    pub quarantine_seen: Arc<AtomicI64>,
+    /// What [`recall`] found.
+    pub recalled: Recalled,
+}
+
+/// What an earlier start had told, where it matters for looks to come.
+pub struct Recalled {
+    /// Last quarantined rows that were raised; shared with the notifier, which keeps them.
+    pub quarantine_seen: QuarantineSeen,
+    /// Up to here everything was told, UTC milliseconds.
+    until_ms: i64,
+    /// When this start began, UTC milliseconds.
+    now_ms: i64,
+}
+
+/// What one look found in all outboxes together.
+struct Found {
+    parked: BTreeMap<String, i64>,
+    /// Age of the oldest due row of each destination where it is too old.
+    old: BTreeMap<String, i64>,
+    /// Every outbox was read to its end.
+    all: bool,
 }
 
 /// The room.
 pub struct Conditions {
     parts: Parts,
     every: Duration,
+    /// Ids of the sources that were read since this start.
+    sources_recalled: RefCell<BTreeSet<String>>,
 }
 
 impl Conditions {
     /// Looks at nothing yet.
     pub fn new(parts: Parts) -> Self {
         let every = LOOK_EVERY.min(parts.interval).max(LOOK_EVERY_MIN);
-        Self { parts, every }
+        Self { parts, every, sources_recalled: RefCell::default() }
     }
 
     /// Runs until `stop` is disconnected.
@@ -91,13 +114,50 @@ impl Conditions {
         if !trouble && let Ok(reader) = self.parts.inbox.get() {
             self.unless_unreadable("inbox", self.unsettled(&reader));
         }
-        match db::open_reader(&self.parts.outbox, Part::Outbox) {
-            Ok(reader) => {
-                self.unless_unreadable("outbox", self.parked(&reader));
-                self.unless_unreadable("outbox", self.quarantined(&reader));
-                self.unless_unreadable("outbox", self.backlog(&reader));
+        self.outboxes();
+    }
+
+    /// outbox.db and each source: what is there is told of whichever could be read; what is gone, only of all of them.
+    fn outboxes(&self) {
+        let own = &self.parts.outbox;
+        let listed = self.parts.inbox.get().ok().and_then(|inbox| Outboxes::read(own, Some(&inbox)).ok());
+        let mut found = Found { parked: BTreeMap::new(), old: BTreeMap::new(), all: listed.is_some() };
+        if let Some(listed) = &listed {
+            self.sources_removed(listed);
+        }
+        // Without the list, the agent's own at least.
+        let Some(outboxes) = listed.or_else(|| Outboxes::read(own, None).ok()) else { return };
+        for file in outboxes.files() {
+            let looked = file.glance().map(|reader| self.outbox(file, &reader, &mut found));
+            found.all &= matches!(looked, Some(Ok(())));
+            self.unless_unreadable("outbox", looked.unwrap_or(Ok(())));
+        }
+        self.stock(Cause::Parked, &found.parked, found.all, |count| {
+            format!("{count} messages are PARKED and wait for a person")
+        });
+        self.backlog(&found);
+    }
+
+    fn outbox(&self, file: &File, reader: &Connection, found: &mut Found) -> rusqlite::Result<()> {
+        let Recalled { until_ms, now_ms, .. } = self.parts.recalled;
+        let is_new = file.source().is_some() && !self.sources_recalled.borrow().contains(file.source_id());
+        if is_new {
+            ended(&self.parts.alerts, reader, until_ms, now_ms)?;
+            self.sources_recalled.borrow_mut().insert(file.source_id().to_owned());
+        }
+        for (destination, count) in outbox::parked(reader)? {
+            *found.parked.entry(self.shown(&destination)).or_insert(0) += count;
+        }
+        self.quarantined(file, reader)?;
+        self.oldest(reader, &mut found.old)
+    }
+
+    /// The relay clears what it serves again; one that is not listed any more has no relay.
+    fn sources_removed(&self, listed: &Outboxes) {
+        for name in self.parts.alerts.open(Cause::Source) {
+            if !listed.sources().any(|source| source == name) {
+                self.level(Cause::Source, &name, None, self.every);
             }
-            Err(error) => log::debug!("alert conditions: {error}"),
         }
     }
 
@@ -113,12 +173,13 @@ impl Conditions {
     }
 
     /// Levels for a stock by destination: what is there, and what is open and not there any more.
-    fn stock(&self, cause: Cause, stock: &BTreeMap<String, i64>, words: impl Fn(i64) -> String) {
+    /// `all` = the stock is the whole one, so that what is not in it is over.
+    fn stock(&self, cause: Cause, stock: &BTreeMap<String, i64>, all: bool, words: impl Fn(i64) -> String) {
         for (destination, count) in stock {
             self.level(cause, destination, Some((*count, words(*count))), self.every);
         }
         for destination in self.parts.alerts.open(cause) {
-            if !stock.contains_key(&destination) {
+            if all && !stock.contains_key(&destination) {
                 self.level(cause, &destination, None, self.every);
             }
         }
@@ -161,28 +222,32 @@ impl Conditions {
             let stock = if row.owner_died { &mut stale } else { &mut errors };
             *stock.entry(self.shown(&row.destination)).or_insert(0) += row.count;
         }
-        self.stock(Cause::Error, &errors, |count| {
-            format!("{count} messages are ERROR: nobody knows whether they were sent")
+        // Proven not sent, but its outbox row is not open again: it is nowhere else, and no end of an ERROR.
+        for (destination, count) in rearm::open_by_destination(reader)? {
+            *errors.entry(self.shown(&destination)).or_insert(0) += count;
+        }
+        self.stock(Cause::Error, &errors, true, |count| {
+            format!(
+                "{count} messages are ERROR: nobody knows whether they were sent, or they were not and their outbox row is out of \
+                 reach"
+            )
         });
-        self.stock(Cause::StaleSending, &stale, |count| {
+        self.stock(Cause::StaleSending, &stale, true, |count| {
             format!("{count} messages are ERROR since their owner died while they were being sent")
         });
         Ok(())
     }
 
-    fn parked(&self, reader: &Connection) -> rusqlite::Result<()> {
-        let mut stock = BTreeMap::new();
-        for (destination, count) in outbox::parked(reader)? {
-            *stock.entry(self.shown(&destination)).or_insert(0) += count;
-        }
-        self.stock(Cause::Parked, &stock, |count| {
-            format!("{count} messages are PARKED and wait for a person")
-        });
-        Ok(())
-    }
-
-    fn quarantined(&self, reader: &Connection) -> rusqlite::Result<()> {
-        let seen = self.parts.quarantine_seen.load(Ordering::SeqCst);
+    fn quarantined(&self, file: &File, reader: &Connection) -> rusqlite::Result<()> {
+        let marks = &self.parts.recalled.quarantine_seen;
+        let marks = || marks.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = marks().get(file.source_id()).copied();
+        let seen = match (seen, self.parts.inbox.get()) {
+            (Some(seen), _) => seen,
+            // A source of which this start has said nothing yet.
+            (None, Ok(inbox)) => crate::store::alert::quarantine_seen(&inbox, file.source_id())?,
+            (None, Err(_)) => return Ok(()),
+        };
         let last = outbox::last_quarantined(reader)?;
         // Fewer than we have seen: the file is a new one.
         let seen = if last < seen { 0 } else { seen };
@@ -192,20 +257,20 @@ impl Conditions {
                 *by_destination.entry(self.shown(&destination)).or_insert(0) += count;
             }
             for (destination, count) in by_destination {
+                let whose = file.source().map_or("outbox.db".to_owned(), |name| format!("the source {name}"));
                 let text = format!(
                     "{count} rows came under a known dedup_key with other content: the first stands, these are kept in the \
-                     table quarantine of outbox.db and not sent"
+                     table quarantine of {whose} and not sent"
                 );
                 self.parts.alerts.raise_many(Cause::Quarantined, &destination, text, count);
             }
         }
-        self.parts.quarantine_seen.store(last, Ordering::SeqCst);
+        marks().insert(file.source_id().to_owned(), last);
         Ok(())
     }
 
-    fn backlog(&self, reader: &Connection) -> rusqlite::Result<()> {
+    fn oldest(&self, reader: &Connection, old: &mut BTreeMap<String, i64>) -> rusqlite::Result<()> {
         let now_ms = wall_ms();
-        let mut old = BTreeMap::new();
         let mut after = None;
         for _ in 0..DESTINATIONS_MAX {
             let Some(destination) = outbox::next_waiting_destination(reader, after.as_deref())? else {
@@ -214,22 +279,25 @@ impl Conditions {
             if let Some(since_ms) = outbox::oldest_due_ms(reader, &destination, now_ms)? {
                 let age_ms = now_ms.saturating_sub(since_ms);
                 if age_ms > ms(self.parts.backlog_age) {
-                    let oldest: &mut i64 = old.entry(self.shown(&destination)).or_insert(0);
+                    let oldest = old.entry(self.shown(&destination)).or_insert(0);
                     *oldest = age_ms.max(*oldest);
                 }
             }
             after = Some(destination);
         }
-        for (destination, age_ms) in &old {
+        Ok(())
+    }
+
+    fn backlog(&self, found: &Found) {
+        for (destination, age_ms) in &found.old {
             let text = format!("the oldest message that could go waits for {}", span(*age_ms));
             self.level(Cause::BacklogAge, destination, Some((1, text)), self.every);
         }
         for destination in self.parts.alerts.open(Cause::BacklogAge) {
-            if !old.contains_key(&destination) {
+            if found.all && !found.old.contains_key(&destination) {
                 self.level(Cause::BacklogAge, &destination, None, Duration::ZERO);
             }
         }
-        Ok(())
     }
 
     /// As the book names it, so that stocks and open alerts meet.
@@ -258,8 +326,9 @@ fn span(age_ms: i64) -> String {
 }
 
 /// At the start, before dead owners' rows are settled: takes up the book of the earlier start, and raises what was
-/// recorded after its last copy, so whose alert may have died with it. Returns the last quarantined row that was told.
-pub fn recall(alerts: &Alerts, inbox: &Connection, outbox: &Connection) -> rusqlite::Result<i64> {
+/// recorded after its last copy, so whose alert may have died with it. Sources, for which no start waits, follow at the
+/// first look at each.
+pub fn recall(alerts: &Alerts, inbox: &Connection, outbox: &Connection) -> rusqlite::Result<Recalled> {
     let (pages, is_new) = crate::store::alert::load(inbox, alerts.hooks())?;
     let until_ms = crate::store::alert::noted_until_ms(inbox)?.min(wall_ms());
     {
@@ -273,7 +342,14 @@ pub fn recall(alerts: &Alerts, inbox: &Connection, outbox: &Connection) -> rusql
         let text = format!("{} messages became ERROR right before the last start ended", row.count);
         alerts.raise_many(cause, &row.destination, text, row.count);
     }
-    for (status, destination, count) in outbox::ended_after(outbox, until_ms)? {
+    ended(alerts, outbox, until_ms, i64::MAX)?;
+    let seen = BTreeMap::from([(String::new(), crate::store::alert::quarantine_seen(inbox, "")?)]);
+    Ok(Recalled { quarantine_seen: Arc::new(Mutex::new(seen)), until_ms, now_ms: wall_ms() })
+}
+
+/// Raises what an outbox recorded between two moments.
+fn ended(alerts: &Alerts, outbox: &Connection, after_ms: i64, to_ms: i64) -> rusqlite::Result<()> {
+    for (status, destination, count) in outbox::ended_between(outbox, after_ms, to_ms)? {
         let (cause, word) = match status.as_str() {
             "PARKED" => (Cause::Parked, "parked"),
             _ => (Cause::Expired, "expired"),
@@ -281,7 +357,7 @@ pub fn recall(alerts: &Alerts, inbox: &Connection, outbox: &Connection) -> rusql
         let text = format!("{count} messages were {word} right before the last start ended");
         alerts.raise_many(cause, &destination, text, count);
     }
-    crate::store::alert::quarantine_seen(inbox)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -134,7 +134,8 @@ impl Alerts {
 
     /// Destinations come from producers too: only those of the settings (and parts of the agent) are named.
     fn key(&self, cause: Cause, destination: &str) -> Key {
-        let ours = || cause == Cause::Database || self.shared.known.iter().any(|known| known == destination);
+        let is_part = matches!(cause, Cause::Database | Cause::Source);
+        let ours = || is_part || self.shared.known.iter().any(|known| known == destination);
         let shown = if destination.is_empty() || ours() { destination } else { OTHER };
         Key { cause, destination: shown.to_owned() }
     }
@@ -169,6 +170,7 @@ mod tests {
             (Cause::Disk, "", ""),
             (Cause::Clock, "", ""),
             (Cause::Database, "inbox.db", "inbox.db"),
+            (Cause::Source, "shop", "shop"),
         ] {
             alerts.raise(cause, given, "text".into());
             assert_eq!(alerts.open(cause), [shown]);

@@ -7,8 +7,8 @@
 //! Never: blocks a room that raises, reads a database, decides what is told (the book does).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
@@ -21,7 +21,7 @@ use super::words::Speaker;
 use crate::clock::wall_ms;
 use crate::config::Settings;
 use crate::db::writer::Writer;
-use crate::store::alert::{Save, Saved};
+use crate::store::alert::{QuarantineSeen, Save, Saved};
 
 /// First pause of a hook that failed; doubled up to [`HOOK_PAUSE_MAX`].
 const HOOK_PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -92,7 +92,7 @@ pub struct Notifier {
     saving: bool,
     save_not_before: Instant,
     save_put_off: bool,
-    quarantine_seen: Arc<AtomicI64>,
+    quarantine_seen: QuarantineSeen,
     stop: Receiver<()>,
     /// Looked at by hooks under way.
     stopping: Arc<AtomicBool>,
@@ -105,7 +105,7 @@ impl Notifier {
         alerts: Alerts,
         writer: Writer,
         hooks: Vec<Box<dyn Hook>>,
-        quarantine_seen: Arc<AtomicI64>,
+        quarantine_seen: QuarantineSeen,
         stop: Receiver<()>,
     ) -> std::io::Result<Self> {
         let (done, results) = crossbeam_channel::unbounded();
@@ -208,7 +208,7 @@ impl Notifier {
             return;
         }
         // Read before the copy: what it counts has been raised, so it is in the copy.
-        let quarantine_seen = self.quarantine_seen.load(Ordering::SeqCst);
+        let quarantine_seen = self.quarantine_seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (at_ms, written) = {
             let mut book = self.alerts.book();
             if !always && !book.is_dirty() {
@@ -223,7 +223,7 @@ impl Notifier {
             written,
             hooks: self.alerts.hooks().to_vec(),
             at_ms,
-            quarantine_seen: Some(quarantine_seen),
+            quarantine_seen,
             reply: self.saved.0.clone(),
         }));
     }

@@ -12,8 +12,9 @@ use crate::config::Settings;
 use crate::db::{self, Durability, Part, holder};
 
 use crate::exit;
+use crate::outboxes::Outboxes;
 use crate::owner::{self, StateDir};
-use crate::store::{incarnation, meta};
+use crate::store::{incarnation, meta, rearm};
 use crate::vendor;
 
 /// Below this the disk is called nearly full, bytes.
@@ -132,14 +133,17 @@ fn folder(verdicts: &mut Verdicts, settings: &Settings) {
     if let Ok((connection, _)) = &outbox {
         // A real change, rolled back after the log was written would prove less: so a mark is really committed.
         verdicts.say("outbox commit", commit(connection, &state.outbox()));
-        backlog(verdicts, connection, settings);
-        waiting_for_people(verdicts, connection);
     }
     let inbox = open(state.inbox(), Part::Inbox, Durability::Full);
     verdicts.say("inbox", inbox.as_ref().map(|(_, text)| text.clone()).map_err(Clone::clone));
     if let Ok((connection, _)) = &inbox {
         sources(verdicts, connection, owner::holder(&state).is_some());
         unknown(verdicts, connection);
+    }
+    if let Ok((own, _)) = &outbox {
+        let books = Book::all(own, &state, inbox.as_ref().ok().map(|(connection, _)| connection));
+        backlog(verdicts, &books, settings);
+        waiting_for_people(verdicts, &books);
     }
     if let Some(fault) = db::access::shared_folder_fault(&state.outbox_dir()) {
         verdicts.say("outbox folder", Err(fault));
@@ -259,44 +263,100 @@ fn identity(verdicts: &mut Verdicts, state: &StateDir, outbox: &Connection, inbo
     }
 }
 
-fn backlog(verdicts: &mut Verdicts, connection: &Connection, settings: &Settings) {
-    let now_ms = wall_ms();
-    let oldest: rusqlite::Result<Option<i64>> = connection.query_row(
-        "SELECT min(not_before_ms) FROM outbox WHERE status = 'PENDING' AND blocked = 0",
-        [],
-        |row| row.get(0),
-    );
-    match oldest {
-        Ok(Some(due)) if due < now_ms.saturating_sub(crate::clock::ms(settings.alert.backlog_age)) => {
-            verdicts.say(
-                "backlog",
-                Err(format!("the oldest due message waits for {}", output::age(now_ms - due))),
-            );
+/// One outbox whose rows are looked at.
+struct Book<'c> {
+    /// `None` = the agent's own.
+    source: Option<String>,
+    outbox: Reader<'c>,
+}
+
+/// The agent's own is open already.
+enum Reader<'c> {
+    Own(&'c Connection),
+    Source(Connection),
+}
+
+impl<'c> Book<'c> {
+    /// outbox.db and every source that can be read; the others have a line that says why not.
+    fn all(own: &'c Connection, state: &StateDir, inbox: Option<&Connection>) -> Vec<Self> {
+        let mut all = vec![Self { source: None, outbox: Reader::Own(own) }];
+        let listed = inbox.and_then(|inbox| Outboxes::read(&state.outbox(), Some(inbox)).ok());
+        for file in listed.iter().flat_map(Outboxes::files) {
+            if let (Some(name), Some(reader)) = (file.source(), file.glance()) {
+                all.push(Self { source: Some(name.to_owned()), outbox: Reader::Source(reader) });
+            }
         }
-        Ok(_) => verdicts.say("backlog", Ok("nothing waits too long".into())),
-        Err(error) => verdicts.say("backlog", Err(error.to_string())),
+        all
+    }
+
+    fn number(&self, sql: &str) -> rusqlite::Result<Option<i64>> {
+        let connection = match &self.outbox {
+            Reader::Own(connection) => connection,
+            Reader::Source(connection) => connection,
+        };
+        connection.query_row(sql, [], |row| row.get(0))
+    }
+
+    /// ` in the source NAME`; nothing for the agent's own.
+    fn place(&self) -> String {
+        self.source.as_ref().map_or(String::new(), |name| format!(" in the source {name}"))
+    }
+
+    /// The command that looks into this outbox.
+    fn command(&self) -> String {
+        self.source.as_ref().map_or("onceward".into(), |name| format!("onceward --source {name}"))
+    }
+}
+
+fn backlog(verdicts: &mut Verdicts, books: &[Book<'_>], settings: &Settings) {
+    let now_ms = wall_ms();
+    let mut fine = true;
+    for book in books {
+        let oldest =
+            book.number("SELECT min(not_before_ms) FROM outbox WHERE status = 'PENDING' AND blocked = 0");
+        let text = match oldest {
+            Ok(Some(due)) if due < now_ms.saturating_sub(crate::clock::ms(settings.alert.backlog_age)) => {
+                format!("the oldest due message{} waits for {}", book.place(), output::age(now_ms - due))
+            }
+            Ok(_) => continue,
+            Err(error) => format!("{error}{}", book.place()),
+        };
+        verdicts.say("backlog", Err(text));
+        fine = false;
+    }
+    if fine {
+        verdicts.say("backlog", Ok("nothing waits too long".into()));
     }
 }
 
 /// What only a person can move on.
-fn waiting_for_people(verdicts: &mut Verdicts, outbox: &Connection) {
-    let count = |sql: &str| outbox.query_row(sql, [], |row| row.get::<_, i64>(0));
+fn waiting_for_people(verdicts: &mut Verdicts, books: &[Book<'_>]) {
     for (what, sql, how) in [
         (
             "parked",
             "SELECT count(*) FROM outbox WHERE status = 'PARKED' AND closed_at_ms IS NULL",
-            "onceward queue --state PARKED",
+            ("", "queue --state PARKED"),
         ),
         (
             "quarantine",
             "SELECT count(*) FROM quarantine",
-            "same key, other content, not sent: onceward sql 'SELECT * FROM quarantined'",
+            ("same key, other content, not sent: ", "sql 'SELECT * FROM quarantined'"),
         ),
     ] {
-        match count(sql) {
-            Ok(0) => verdicts.say(what, Ok("none".into())),
-            Ok(found) => verdicts.warn(what, &format!("{found} ({how})")),
-            Err(error) => verdicts.say(what, Err(error.to_string())),
+        let mut none = true;
+        for book in books {
+            match book.number(sql).map(Option::unwrap_or_default) {
+                Ok(0) => continue,
+                Ok(found) => {
+                    let (why, verb) = how;
+                    verdicts.warn(what, &format!("{found}{} ({why}{} {verb})", book.place(), book.command()));
+                }
+                Err(error) => verdicts.say(what, Err(format!("{error}{}", book.place()))),
+            }
+            none = false;
+        }
+        if none {
+            verdicts.say(what, Ok("none".into()));
         }
     }
 }
@@ -309,5 +369,15 @@ fn unknown(verdicts: &mut Verdicts, inbox: &Connection) {
         Ok(found) => verdicts
             .warn("unknown", &format!("{found} may or may not have arrived (onceward queue --state ERROR)")),
         Err(error) => verdicts.say("unknown", Err(error.to_string())),
+    }
+    match rearm::open_by_destination(inbox).map(|notes| notes.iter().map(|(_, count)| count).sum::<i64>()) {
+        Ok(0) => {}
+        Ok(found) => verdicts.warn(
+            "not sent",
+            &format!(
+                "{found} were proven not sent and shall go again, but their outbox row is not open (onceward verify names them)"
+            ),
+        ),
+        Err(error) => verdicts.say("not sent", Err(error.to_string())),
     }
 }

@@ -20,7 +20,7 @@ const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
 /// Fails, with the command that mends it, where this user cannot use the file or would lock its owner out.
 pub fn usable(path: &Path) -> Result<(), DbError> {
     let file = std::fs::metadata(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => DbError::Missing { path: path.to_owned() },
+        std::io::ErrorKind::NotFound => DbError::Away { path: path.to_owned() },
         _ => DbError::NotPermitted { path: path.to_owned(), reason: error.to_string() },
     })?;
     let folder_path = path.parent().unwrap_or(Path::new("/"));

@@ -57,6 +57,14 @@ pub enum DbError {
         /// The file.
         path: PathBuf,
     },
+    /// An application's file is not there.
+    #[error(
+        "{path}: there is no such file; put it back, or `onceward source remove` it if it is gone for good"
+    )]
+    Away {
+        /// The file.
+        path: PathBuf,
+    },
     /// Made by a newer program.
     #[error(
         "{path}: its schema is version {found}, this program knows up to {known}; install the newer onceward (nothing was changed)"

@@ -49,7 +49,9 @@ impl Relay {
                 }
                 if self.trouble.take().is_some() {
                     log::warn!("{}: can be written again", self.parts.path.display());
-                    self.parts.alerts.clear(Cause::Database, "outbox.db");
+                    if let Home::Own(_) = &self.parts.home {
+                        self.parts.alerts.clear(Cause::Database, "outbox.db");
+                    }
                 }
                 for confirm in &confirms {
                     if !matches!(confirm.answer, Answer::InFlight) {
@@ -88,8 +90,13 @@ impl Relay {
                 self.reconcile_now = true;
                 self.clock_epoch = 0;
                 self.shares.iter().for_each(|share| share.want(false));
-                if let Home::Source(guard) = &self.parts.home {
-                    guard.is_in_trouble(&error);
+                match &self.parts.home {
+                    Home::Source(guard) => guard.is_in_trouble(&error),
+                    Home::Own(_) if self.trouble.is_none() => {
+                        let text = "outbox.db cannot be written: nothing new is taken from it until it can";
+                        self.parts.alerts.raise(Cause::Database, "outbox.db", text.into());
+                    }
+                    Home::Own(_) => {}
                 }
                 let pause = match self.trouble {
                     None => {
@@ -98,8 +105,6 @@ impl Relay {
                             self.parts.path.display(),
                             db::holder::in_words(&self.parts.path)
                         );
-                        let text = "outbox.db cannot be written: nothing new is taken from it until it can";
-                        self.parts.alerts.raise(Cause::Database, "outbox.db", text.into());
                         WRITER_RETRY_MIN
                     }
                     Some(pause) => (pause * 2).min(WRITER_RETRY_MAX),

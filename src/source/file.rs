@@ -17,7 +17,7 @@ use crate::alert::{Alerts, Cause};
 use crate::clock::wall_ms;
 use crate::db::writer::Writer;
 use crate::db::{self, DbError, Part, migrate};
-use crate::limits::SOURCE_LOCKED_ALERT;
+use crate::limits::{SOURCE_GLANCE, SOURCE_LOCKED_ALERT};
 use crate::owner::AgentId;
 use crate::store::source::Seen;
 use crate::store::{meta, outbox};
@@ -71,7 +71,7 @@ impl State {
     pub fn of(error: &DbError) -> Self {
         use rusqlite::ErrorCode as E;
         match error {
-            DbError::Missing { .. } => Self::Missing,
+            DbError::Missing { .. } | DbError::Away { .. } => Self::Missing,
             DbError::Newer { .. } => Self::Newer,
             DbError::Older { .. } => Self::Older,
             DbError::Foreign { .. } => Self::Foreign,
@@ -204,6 +204,14 @@ pub fn open_reader(path: &Path) -> Result<Connection, DbError> {
     Ok(connection)
 }
 
+/// As [`open_reader`], for a look that has other files to look at: it hardly waits for a lock.
+pub fn open_glance(path: &Path) -> Result<Connection, DbError> {
+    let connection = db::open_foreign_glance(path)?;
+    connection.busy_timeout(SOURCE_GLANCE).map_err(|error| DbError::sqlite(path, error))?;
+    check_version(&connection, path)?;
+    Ok(connection)
+}
+
 /// Opens a source's file for an operator's verb.
 pub fn open_writer(path: &Path) -> Result<Connection, DbError> {
     let connection = db::open_foreign_writer(path)?;
@@ -322,6 +330,8 @@ impl Guard {
                 if state == State::Ok {
                     log::info!("source {}: {} is served", self.name, self.path.display());
                     last.told = false;
+                    // Raised by an earlier start, too.
+                    self.alerts.clear(Cause::Source, &self.name);
                 }
             }
             last.state = Some(state);
@@ -340,7 +350,7 @@ impl Guard {
         {
             last.told = true;
             let text = format!("source {} is {}: {reason}", self.name, state.as_str());
-            self.alerts.raise(Cause::Source, "", text);
+            self.alerts.raise(Cause::Source, &self.name, text);
         }
     }
 }

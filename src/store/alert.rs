@@ -3,7 +3,8 @@
 //! A copy of the book in memory (`alert/book.rs`), absolute values, so writing again is harmless. Also finds, at a
 //! start, the ends that were recorded after the last copy and so may have lost their alert to a crash.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
 
 use crossbeam_channel::Sender;
 use rusqlite::{Connection, params};
@@ -15,7 +16,7 @@ use crate::store::meta;
 
 /// Mark: everything recorded up to this moment is in the table, UTC milliseconds.
 const NOTED_UNTIL: &str = "alerts_noted_until_ms";
-/// Mark: quarantined rows up to this id were told.
+/// Mark: quarantined rows of outbox.db up to this id were told; of a source with its id behind a colon.
 const QUARANTINE_SEEN: &str = "alerts_quarantine_seen";
 
 /// What became of a copy: whether it is on the disk, and if not which keys it held.
@@ -29,8 +30,8 @@ pub struct Save {
     pub hooks: Vec<&'static str>,
     /// When the copy was taken, UTC milliseconds.
     pub at_ms: i64,
-    /// Last quarantined row that the copy counts, if any.
-    pub quarantine_seen: Option<i64>,
+    /// Last quarantined row of each outbox that the copy counts.
+    pub quarantine_seen: BTreeMap<String, i64>,
     /// Told what became of it.
     pub reply: Sender<Saved>,
 }
@@ -67,8 +68,8 @@ impl Work for Save {
                     .execute(params![hook, cause, destination, told.count, told.open, told.at_ms])?;
             }
         }
-        if let Some(id) = self.quarantine_seen {
-            meta::put(connection, QUARANTINE_SEEN, &id.to_string())?;
+        for (source_id, id) in &self.quarantine_seen {
+            meta::put(connection, &quarantine_mark(source_id), &id.to_string())?;
         }
         meta::put(connection, NOTED_UNTIL, &self.at_ms.to_string())
     }
@@ -130,9 +131,20 @@ pub fn noted_until_ms(connection: &Connection) -> rusqlite::Result<i64> {
     number(connection, NOTED_UNTIL)
 }
 
-/// The last quarantined row that was told of; 0 for none.
-pub fn quarantine_seen(connection: &Connection) -> rusqlite::Result<i64> {
-    number(connection, QUARANTINE_SEEN)
+/// The last quarantined row of an outbox that was told of, by the source's id (empty = outbox.db). Shared by who looks
+/// and who keeps it.
+pub type QuarantineSeen = Arc<Mutex<BTreeMap<String, i64>>>;
+
+/// See [`QuarantineSeen`]; 0 for none.
+pub fn quarantine_seen(connection: &Connection, source_id: &str) -> rusqlite::Result<i64> {
+    number(connection, &quarantine_mark(source_id))
+}
+
+fn quarantine_mark(source_id: &str) -> String {
+    match source_id {
+        "" => QUARANTINE_SEEN.to_owned(),
+        source_id => format!("{QUARANTINE_SEEN}:{source_id}"),
+    }
 }
 
 fn number(connection: &Connection, key: &str) -> rusqlite::Result<i64> {

@@ -48,6 +48,14 @@ pub fn open(connection: &Connection, limit: u32) -> rusqlite::Result<Vec<(Destin
         .collect()
 }
 
+/// Open notes by destination.
+pub fn open_by_destination(connection: &Connection) -> rusqlite::Result<Vec<(String, i64)>> {
+    connection
+        .prepare_cached("SELECT consumer, count(*) FROM rearm WHERE done_at_ms IS NULL GROUP BY 1")?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
+}
+
 /// Whether the message's outbox row still has to be opened.
 pub fn is_open(connection: &Connection, message_id: &MessageId) -> rusqlite::Result<bool> {
     connection

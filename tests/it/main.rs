@@ -33,6 +33,7 @@ mod hostile;
 mod producers;
 mod schema;
 mod soak;
+mod source_alerts;
 mod source_verbs;
 mod torture;
 mod trace;

@@ -6,7 +6,7 @@ use indicatif::ProgressBar;
 use rusqlite::{Connection, params};
 
 use super::report::{Counts, Report};
-use super::walk::{look_again, walk_inbox, walk_outbox};
+use super::walk::{look_again, walk_inbox, walk_notes, walk_outbox};
 use crate::ledger;
 use crate::limits::{VERIFY_LOOKS, VERIFY_PAUSE, VERIFY_ROWS};
 
@@ -70,6 +70,7 @@ pub(super) fn books(
     let outboxes: Vec<Option<&Connection>> = accounts.iter().map(|account| account.outbox).collect();
     if let Some(inbox) = inbox {
         walk_inbox(&outboxes, inbox, report, &mut suspects)?;
+        walk_notes(&outboxes, inbox, report)?;
         report.inbox_let_go =
             counts(inbox, "SELECT consumer || ' ' || what, count FROM inbox_ledger ORDER BY 1")?;
     }

@@ -14,6 +14,9 @@ use crate::message::{Destination, MessageId};
 use crate::retention::pass;
 use crate::store::{inbox, rearm};
 
+/// Open notes that are named; more are only counted.
+const NOTES_LISTED_MAX: usize = 1_000;
+
 /// Something to look at again.
 pub(super) enum Suspect {
     /// `file`: its place among the outboxes.
@@ -96,6 +99,42 @@ pub(super) fn walk_inbox(
             }
         }
     }
+}
+
+/// Each message that was proven *not sent* and whose outbox row is not open again: it is in no inbox row any more, so it
+/// must be in an outbox.
+pub(super) fn walk_notes(
+    outboxes: &[Option<&Connection>],
+    inbox: &Connection,
+    report: &mut Report,
+) -> rusqlite::Result<()> {
+    for (consumer, message_id) in rearm::open(inbox, u32::MAX)? {
+        if inbox::state(inbox, &consumer, &message_id)?.is_some() || !rearm::is_open(inbox, &message_id)? {
+            continue; // on its way again
+        }
+        let mut found = false;
+        for outbox in outboxes.iter().flatten() {
+            found |=
+                outbox.prepare_cached("SELECT 1 FROM outbox WHERE message_id = ?1")?.exists([&message_id])?;
+        }
+        let is_read = outboxes.iter().all(Option::is_some);
+        if found || !is_read {
+            let where_ =
+                if found { "its row opens again" } else { "its row is in a source that cannot be read" };
+            let text = format!("{message_id} for {consumer}: proven not sent, {where_}");
+            if report.open.len() < NOTES_LISTED_MAX {
+                report.open.insert(text, 1);
+            } else {
+                *report.open.entry("more that were proven not sent".into()).or_default() += 1;
+            }
+        } else {
+            report.fault(
+                message_id.as_str(),
+                format!("for {consumer}: proven not sent, shall go again, but no outbox that is served has its row: `onceward source add` its file"),
+            );
+        }
+    }
+    Ok(())
 }
 
 struct InboxRow {

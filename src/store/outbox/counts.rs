@@ -12,15 +12,20 @@ pub fn parked(connection: &Connection) -> rusqlite::Result<Vec<(String, i64)>> {
         .collect()
 }
 
-/// PARKED and EXPIRED rows that became so after this moment: (status, destination, count).
-pub fn ended_after(connection: &Connection, after_ms: i64) -> rusqlite::Result<Vec<(String, String, i64)>> {
+/// PARKED and EXPIRED rows that became so after one moment up to another: (status, destination, count).
+pub fn ended_between(
+    connection: &Connection,
+    after_ms: i64,
+    to_ms: i64,
+) -> rusqlite::Result<Vec<(String, String, i64)>> {
     let mut all = Vec::new();
     for statement in [
-        "SELECT status, destination, count(*) FROM outbox WHERE status = 'PARKED' AND updated_at_ms > ?1 GROUP BY destination",
-        "SELECT status, destination, count(*) FROM outbox WHERE status = 'EXPIRED' AND updated_at_ms > ?1 GROUP BY destination",
+        "SELECT status, destination, count(*) FROM outbox WHERE status = 'PARKED' AND updated_at_ms > ?1 AND updated_at_ms <= ?2 GROUP BY destination",
+        "SELECT status, destination, count(*) FROM outbox WHERE status = 'EXPIRED' AND updated_at_ms > ?1 AND updated_at_ms <= ?2 GROUP BY destination",
     ] {
         let mut statement = connection.prepare_cached(statement)?;
-        let rows = statement.query_map([after_ms], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        let rows =
+            statement.query_map([after_ms, to_ms], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         for row in rows {
             all.push(row?);
         }
