@@ -9,10 +9,12 @@
 use std::cell::{Cell, RefCell};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use rusqlite::Connection;
 
+use super::opt_outs::{self, OptOuts};
 use crate::alert::{Alerts, Cause};
 use crate::clock::wall_ms;
 use crate::db::writer::Writer;
@@ -220,6 +222,7 @@ pub struct Guard {
     source_id: String,
     writer: Writer,
     alerts: Alerts,
+    opt_outs: Arc<OptOuts>,
     opened: Cell<Option<(u64, u64)>>,
     last: RefCell<Last>,
 }
@@ -241,6 +244,7 @@ impl Guard {
         writer: Writer,
         alerts: Alerts,
     ) -> Self {
+        let opt_outs = Arc::new(OptOuts::new(path.clone(), agent_id.clone(), source_id.clone()));
         let last = Last { state: None, reason: None, since: Instant::now(), told: false };
         Self {
             name,
@@ -249,6 +253,7 @@ impl Guard {
             source_id,
             writer,
             alerts,
+            opt_outs,
             opened: Cell::new(None),
             last: RefCell::new(last),
         }
@@ -257,6 +262,11 @@ impl Guard {
     /// The source's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// For the workers: who has opted out by this file.
+    pub fn opt_outs(&self) -> Arc<OptOuts> {
+        self.opt_outs.clone()
     }
 
     /// Opens the file if it is the one that was added and this agent's.
@@ -284,8 +294,7 @@ impl Guard {
 
     /// Whether the file still says that it is this source and this agent's.
     pub fn is_ours(&self, connection: &Connection) -> rusqlite::Result<bool> {
-        Ok(meta::get(connection, "source_id")?.as_deref() == Some(self.source_id.as_str())
-            && meta::get(connection, "served_by")?.as_deref() == Some(self.agent_id.as_str()))
+        opt_outs::is_ours(connection, &self.source_id, &self.agent_id)
     }
 
     /// A round has ended well.
