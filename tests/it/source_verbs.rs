@@ -155,6 +155,39 @@ fn a_key_that_two_sources_have_is_not_guessed_and_a_file_that_is_out_of_reach_is
     agent.stop();
 }
 
+/// The agent's own file is no better guess than a source.
+#[test]
+fn a_key_that_outbox_db_and_a_source_have_is_not_guessed() {
+    let shop = Shop::open(World::listening(""), "delete");
+    let soon = onceward::clock::wall_ms() + 3_600_000;
+    let own = put(&shop.world.outbox(), "k", (", not_before_ms", &format!(", {soon}")));
+    let theirs = shop.later("k");
+    let agent = shop.world.agent();
+    let (code, said) = shop.post("k/cancel", "");
+    assert!(
+        code == 409 && said["text"].as_str().is_some_and(|text| text.contains("outbox.db, shop")),
+        "{said}"
+    );
+    let (code, said, error) = shop.world.onceward(&["cancel", "k"]);
+    assert!(
+        code == 1 && said.contains("outbox.db, shop") && said.contains("message id"),
+        "{code} {said}{error}"
+    );
+    assert_eq!(shop.world.onceward(&["show", "k"]).0, 64);
+    assert_eq!(
+        (shop.world.outbox_state(&own).0.as_str(), shop.status(&theirs).as_str()),
+        ("PENDING", "PENDING")
+    );
+    assert_eq!(shop.world.onceward(&["hold", &own]).0, 0, "an id is one message's");
+    assert_eq!(shop.world.onceward(&["--source", "shop", "cancel", "k"]).0, 0);
+    assert_eq!((shop.world.outbox_state(&own).0.as_str(), shop.status(&theirs).as_str()), ("HELD", "FAILED"));
+    // That a file is away is no sign that it has the key.
+    std::fs::rename(&shop.file, shop.world.dir.path().join("aside.db")).expect("moved away");
+    assert_eq!(shop.world.onceward(&["release", "k"]).0, 0);
+    assert_eq!(shop.world.outbox_state(&own).0, "PENDING");
+    agent.stop();
+}
+
 /// Each verb of the command on a source's row, with the agent up and down; the id alone says which file.
 #[test]
 fn the_commands_reach_a_sources_message_while_the_agent_runs_and_while_it_is_down() {
