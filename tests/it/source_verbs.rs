@@ -188,6 +188,27 @@ fn a_key_that_outbox_db_and_a_source_have_is_not_guessed() {
     agent.stop();
 }
 
+#[test]
+fn a_parameter_that_a_call_does_not_know_is_refused_and_nothing_is_stored() {
+    let shop = Shop::open(World::listening(""), "delete");
+    let agent = shop.world.agent();
+    let message = r#"{"dedup_key":"b","kind":"T","recipient":"010","payload":{}}"#;
+    let (code, said) = shop.world.call("POST", "/v1/messages?source=shop", message);
+    assert!(code == 422 && said.contains("unknown parameter \\\"source\\\""), "{code} {said}");
+    assert_eq!(shop.world.count("SELECT count(*) FROM outbox"), 0);
+    for (method, path) in [
+        ("GET", "/v1/messages?source=shop&stat=ALL"),
+        ("GET", "/v1/status?x=1"),
+        ("POST", "/v1/messages/k/cancel?sorce=shop"),
+        ("POST", "/v1/destinations/gateway/pause?until=1"),
+    ] {
+        let (code, said) = shop.world.call(method, path, "");
+        assert!(code == 422 && said.contains("unknown parameter"), "{path}: {code} {said}");
+    }
+    assert_eq!(shop.world.call("POST", "/v1/messages", message).0, 201);
+    agent.stop();
+}
+
 /// Each verb of the command on a source's row, with the agent up and down; the id alone says which file.
 #[test]
 fn the_commands_reach_a_sources_message_while_the_agent_runs_and_while_it_is_down() {
