@@ -209,6 +209,26 @@ fn a_parameter_that_a_call_does_not_know_is_refused_and_nothing_is_stored() {
     agent.stop();
 }
 
+#[test]
+fn a_drain_is_not_over_while_a_source_has_rows_or_cannot_be_read() {
+    let shop = Shop::open(World::listening(""), "delete");
+    let agent = shop.world.agent();
+    assert_eq!(shop.world.onceward(&["pause", "gateway", "--reason", "x"]).0, 0);
+    let id = put(&shop.rows(), "a", ("", ""));
+    let (code, said, error) = shop.world.onceward(&["drain", "--timeout", "1s"]);
+    assert!(code == 1 && said.contains("source shop: ") && said.contains("1 left"), "{code} {said}{error}");
+    put(&shop.rows(), "b", ("", "")); // refused in outbox.db only, and the command says so
+    assert!(error.contains("go on taking theirs"), "{error}");
+    assert_eq!(shop.world.onceward(&["resume", "gateway"]).0, 0);
+    let (code, said, error) = shop.world.onceward(&["drain", "--timeout", "25s"]);
+    assert_eq!((code, said.as_str()), (0, "drained: nothing is left\n"), "{error}");
+    shop.world.wait_inbox(&id, "SENT");
+    std::fs::rename(&shop.file, shop.world.dir.path().join("aside.db")).expect("moved away");
+    let (code, said, error) = shop.world.onceward(&["drain", "--timeout", "1s"]);
+    assert!(code == 1 && said.contains("source shop cannot be read"), "{code} {said}{error}");
+    agent.stop();
+}
+
 /// Each verb of the command on a source's row, with the agent up and down; the id alone says which file.
 #[test]
 fn the_commands_reach_a_sources_message_while_the_agent_runs_and_while_it_is_down() {
