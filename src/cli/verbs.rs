@@ -114,7 +114,7 @@ pub fn run(file: &SettingsFile, verb: Verb, args: Args) -> Outcome {
 }
 
 /// The ids and keys of the command line and of standard input.
-fn given(ids: &[String]) -> Result<Vec<String>, Failure> {
+pub(super) fn given(ids: &[String]) -> Result<Vec<String>, Failure> {
     let mut all = Vec::new();
     for id in ids {
         if id != "-" {

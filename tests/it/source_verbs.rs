@@ -359,6 +359,47 @@ fn an_error_of_a_source_is_settled_and_what_was_not_sent_goes_again_from_its_own
     agent.stop();
 }
 
+#[test]
+fn an_error_of_a_source_that_is_away_is_settled_by_its_id_and_only_not_sent_needs_the_file() {
+    let shop = Shop::open(World::listening(""), "delete");
+    shop.world.faults(&["reset=read,first=5"]);
+    let agent = shop.world.agent();
+    let ids: Vec<String> = (0..5).map(|number| lost(&shop, &format!("k{number}"))).collect();
+    let aside = shop.world.dir.path().join("aside.db");
+    std::fs::rename(&shop.file, &aside).expect("moved away");
+    let state = |id: &str| shop.world.inbox_state(id);
+    let settle = |id: &str, how: &str| shop.world.onceward(&["settle", id, how, "--note", "they said so"]);
+    let not_sent =
+        ["settle", &ids[0], "--not-sent", "--i-checked-the-vendor", "--note", "none"].map(str::to_owned);
+    let not_sent: Vec<&str> = not_sent.iter().map(String::as_str).collect();
+    assert_eq!(shop.world.onceward(&not_sent).0, 75);
+    let (code, said, error) = settle(&ids[0], "--sent");
+    assert_eq!((code, state(&ids[0]).as_deref()), (0, Some("SENT")), "{said}{error}");
+    assert_eq!(settle("k1", "--failed").0, 75, "whose key it is only the file says");
+    agent.stop();
+    assert_eq!(shop.world.onceward(&not_sent).0, 75);
+    let (code, said, error) = settle(&ids[1], "--failed");
+    assert_eq!((code, state(&ids[1]).as_deref()), (0, Some("FAILED")), "{said}{error}");
+    assert_eq!(settle(&ids[1], "--failed").0, 0, "repeating is harmless");
+    assert_eq!(shop.world.onceward(&["--source", "shop", "settle", &ids[2], "--sent", "--note", "x"]).0, 0);
+    std::fs::rename(&aside, &shop.file).expect("put back");
+    // Ids on standard input; one that nobody has does not stop the others.
+    let mut child = std::process::Command::new(crate::support::BIN)
+        .arg("--config")
+        .arg(&shop.world.config)
+        .args(["settle", "-", "--sent", "--note", "their list"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let lines = format!("{}\nnobody\n{{\"message_id\":\"{}\"}}\n", ids[3], ids[4]);
+    std::io::Write::write_all(&mut child.stdin.take().expect("piped"), lines.as_bytes()).expect("written");
+    let (code, said, error) = crate::support::text(&child.wait_with_output().expect("ends"));
+    assert!(code == 1 && error.contains("nobody"), "{code} {said}{error}");
+    assert_eq!((state(&ids[3]).as_deref(), state(&ids[4]).as_deref()), (Some("SENT"), Some("SENT")));
+}
+
 /// A look-up knows no files: what it proves not sent is found in the source.
 #[test]
 fn what_a_look_up_calls_never_received_goes_again_from_its_source() {
