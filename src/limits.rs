@@ -169,6 +169,14 @@ pub const DEDUPLICATED_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// A look at the opt-outs that is older than this is repeated right before the call.
 pub const CONSENT_FRESH: Duration = Duration::from_millis(50);
+/// How long a verb on a key that one file has waits for an application's lock, to see whether another has it too.
+pub const KEY_ELSEWHERE_LOCK_WAIT: Duration = Duration::from_millis(1_000);
+/// How long a worker waits for an application's lock to read the opt-outs in its file; a slow disk's commit is shorter.
+pub const OPT_OUTS_LOCK_WAIT: Duration = Duration::from_millis(1_000);
+/// The same while the look before has found it locked: other files' messages wait behind it.
+pub const OPT_OUTS_LOCK_WAIT_AGAIN: Duration = Duration::from_millis(20);
+/// A message whose file's opt-outs could not be read is looked at again after this.
+pub const OPT_OUTS_UNREAD_PAUSE: Duration = Duration::from_millis(1_000);
 
 /// Kept back on the disk for outcomes of calls already made (F18).
 pub const RESERVE_BYTES: u64 = 4 << 20;

@@ -3,14 +3,15 @@
 //!
 //! A row id means something in its own file only, a key too; a message id is one message's wherever it stands. Opening
 //! a source for a verb sees that it is the file that was added and this agent's: what the inbox says of a message is no
-//! word about another agent's file. Never: writes a row, keeps a file open, waits for a source where the agent's own file
-//! has the answer.
+//! word about another agent's file. So a key is looked for in all files, and where several have it nobody guesses. Never:
+//! writes a row, keeps a file open, waits long for a source where the agent's own file has an answer.
 
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
 use crate::db::{self, DbError, Durability, Part};
+use crate::limits::KEY_ELSEWHERE_LOCK_WAIT;
 use crate::source;
 use crate::store::source::{self as list, Source};
 use crate::store::{meta, outbox};
@@ -91,10 +92,17 @@ impl File {
         Ok(connection)
     }
 
-    /// Whether it has a message of this id (exactly), or of this key.
-    fn has(&self, id_or_key: &str) -> Result<Option<Match>, DbError> {
-        let found =
-            outbox::find(&self.reader()?, id_or_key).map_err(|error| DbError::sqlite(&self.path, error))?;
+    /// Whether it has a message of this id (exactly), or of this key. `hasty`: a lock is hardly waited for.
+    fn has(&self, id_or_key: &str, hasty: bool) -> Result<Option<Match>, DbError> {
+        let sqlite = |error| DbError::sqlite(&self.path, error);
+        let reader = if hasty {
+            let glance = db::open_foreign_glance(&self.path)?;
+            glance.busy_timeout(KEY_ELSEWHERE_LOCK_WAIT).map_err(sqlite)?;
+            glance
+        } else {
+            self.reader()?
+        };
+        let found = outbox::find(&reader, id_or_key).map_err(sqlite)?;
         Ok(found.map(|(id, _)| if id.as_str() == id_or_key { Match::Id } else { Match::Key }))
     }
 }
@@ -116,8 +124,8 @@ pub enum NoFile {
         /// All there are.
         there: Vec<String>,
     },
-    /// More than one source has it.
-    #[error("the sources {} each have such a message: name one of them (--source NAME, or source=NAME in the local API)", .0.join(", "))]
+    /// More than one file has a message of this key.
+    #[error("{} each have such a message: give its message id, or name the source (--source NAME, or source=NAME in the local API)", .0.join(", "))]
     Several(Vec<String>),
     /// None that could be read has it.
     #[error("no message has this id or key in what could be read; {0}")]
@@ -185,16 +193,19 @@ impl Outboxes {
     }
 
     /// The one of a name; else the one that has the message; else the agent's own, which will say that it has not.
+    ///
+    /// An id in the agent's own file is enough. A key there is looked for in the sources, too; one of these that cannot
+    /// be read does not keep a person from the message that is known.
     pub fn choose(&self, source: Option<&str>, id_or_key: &str) -> Result<&File, NoFile> {
         if source.is_some() {
             return self.named(source);
         }
         let (mut here, mut unread) = (Vec::new(), None);
         for file in &self.0 {
-            match (file.has(id_or_key), file.source()) {
-                (Ok(Some(_)), None) => return Ok(file),
+            match (file.has(id_or_key, !here.is_empty()), file.source()) {
+                (Ok(Some(Match::Id)), None) => return Ok(file),
                 (Err(error), None) => return Err(error.into()),
-                (Ok(Some(how)), Some(_)) => here.push((how, file)),
+                (Ok(Some(how)), _) => here.push((how, file)),
                 (Ok(None), _) => {}
                 (Err(error), Some(name)) => unread = Some(format!("source {name} cannot be read: {error}")),
             }
@@ -207,7 +218,7 @@ impl Outboxes {
             ([], Some(why)) => Err(NoFile::Unread(why)),
             ([], None) => Ok(self.own()),
             (several, _) => Err(NoFile::Several(
-                several.iter().filter_map(|(_, file)| file.source()).map(str::to_owned).collect(),
+                several.iter().map(|(_, file)| file.source().unwrap_or("outbox.db").to_owned()).collect(),
             )),
         }
     }

@@ -9,6 +9,7 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use crate::clock::wall_ms;
+use crate::config::DestinationSettings;
 use crate::db::DbError;
 use crate::db::writer::Work;
 use crate::lifecycle::{InboxEvent, InboxState};
@@ -165,6 +166,23 @@ pub fn apply(tx: &Connection, settle: &Settle, day: &str, now_ms: i64) -> rusqli
         },
     )?;
     Ok(Settled::Yes)
+}
+
+/// The message of this id where the inbox knows it under one of these destinations: what a verdict that opens no outbox
+/// row needs, while the file it stands in is out of reach.
+pub fn known_by_id(
+    inbox: &Connection,
+    destinations: &[DestinationSettings],
+    id: &str,
+) -> rusqlite::Result<Option<(MessageId, Destination)>> {
+    let message_id = MessageId::new(id);
+    for destination in destinations {
+        let consumer = Destination::new(destination.name.as_str());
+        if inbox::state(inbox, &consumer, &message_id)?.is_some() {
+            return Ok(Some((message_id, consumer)));
+        }
+    }
+    Ok(None)
 }
 
 /// Work: a note of `rearm` is closed. Lost, the row is looked at again.

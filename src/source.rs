@@ -9,6 +9,7 @@
 //! Never: opens an application's file itself (its relay and watch do), writes the list.
 
 mod file;
+mod opt_outs;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,6 +37,7 @@ use crate::watch::{Watch, WatchFlags};
 pub use file::{
     Guard, Installed, State, install, is_served_by, not_ours, open_glance, open_reader, open_writer,
 };
+pub use opt_outs::OptOuts;
 
 /// The files that are served and their relays, for whoever hands a relay a step: kept by [`Sources`] alone.
 pub type Served = Arc<Mutex<Vec<(PathBuf, Sender<Event>)>>>;

@@ -153,14 +153,16 @@ impl Worker {
     fn claim_and_call(&self, handoff: Handoff, pass: Pass, say: &Say, progress: &Progress) -> Option<Answer> {
         let shared = &*self.shared;
         // `_held` is given back at the end of this function, whatever that is.
-        let Handoff { again, message, claimed, held: _held, .. } = handoff;
+        let Handoff { again, message, claimed, opt_outs, held: _held, .. } = handoff;
+        let of_file = opt_outs.as_deref();
         let fingerprint = fingerprint::of(&message);
 
         if again && let Some(answer) = self.look(&message, &fingerprint) {
             return Some(answer);
         }
         // Whatever would close the row is said only after a look: its mark may have been lost after a send.
-        let mut prepared = match self.fit(&message) {
+        let consented = clock::mono();
+        let mut prepared = match self.fit(&message, of_file) {
             Ok(prepared) => prepared,
             Err(answer @ (Answer::Wait { .. } | Answer::Hold(_) | Answer::Returned(_))) => {
                 return Some(answer);
@@ -171,7 +173,6 @@ impl Worker {
         if !shared.vendor.is_ready() && !shared.rate.take(&shared.stop) {
             return Some(Answer::Returned("STOPPING"));
         }
-        let consented = clock::mono();
         if let Err(reply) = shared.vendor.ready() {
             return Some(self.not_begun(&message, *reply));
         }
@@ -203,7 +204,7 @@ impl Worker {
         let due_ms = message.not_before_ms.max(message.created_at_ms);
         let waiting = Duration::from_millis(u64::try_from(started_at_ms - due_ms).unwrap_or(0))
             .max(clock::elapsed(claimed));
-        let reply = match self.call(&sending, &message, &mut prepared, Some(consented)) {
+        let reply = match self.call(&sending, &message, of_file, &mut prepared, Some(consented)) {
             Ok(reply) => reply,
             Err(answer) => {
                 shared.gate.give_back(pass);
@@ -212,7 +213,7 @@ impl Worker {
             }
         };
         let mut waited = Waited { started_at_ms, waiting };
-        let reply = self.ask_again(&sending, &message, &mut prepared, reply, &mut waited);
+        let reply = self.ask_again(&sending, &message, of_file, &mut prepared, reply, &mut waited);
         let _ = kill::point("worker-after-call");
         self.record(sending, &message, reply, waited, say.clone());
         None

@@ -106,7 +106,7 @@ fn guarded(head: &Head) {
             }
         }
         Err(answer) => {
-            assert!(matches!(answer.status, 401 | 404 | 405 | 413 | 421), "{}", answer.status);
+            assert!(matches!(answer.status, 401 | 404 | 405 | 413 | 421 | 422), "{}", answer.status);
             assert!(!answer.body.contains(TOKEN));
         }
     }

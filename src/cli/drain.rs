@@ -2,19 +2,22 @@
 //!
 //! The mark that refuses new rows is in the outbox file (`store/intake.rs`). It stays after the command, so that the
 //! agent can be stopped in peace, and ends at the agent's start, with `drain --end`, or by itself an hour later. Moves no
-//! message: the agent sends by its own rules.
+//! message: the agent sends by its own rules. Applications' own files are waited for and listed, but go on taking rows: a
+//! mark in each would have to be taken out of files that may be out of reach by then.
 
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
+use serde_json::Value;
 
 use super::settings_file::SettingsFile;
 use super::views::{self, Views};
 use super::{Failure, Outcome, agent_call, dest, output};
 use crate::clock::{ms, wall_ms};
 use crate::config::Settings;
-use crate::db;
+use crate::db::{self, DbError};
 use crate::exit;
+use crate::outboxes::Outboxes;
 use crate::owner;
 use crate::store::audit::{self, Deed};
 use crate::store::intake;
@@ -61,7 +64,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     mark(&mut outbox, Some(until_ms))?;
     drop(outbox);
     let closed = format!(
-        "new messages are refused until {}, the agent's next start, or `onceward drain --end`",
+        "new messages in outbox.db are refused until {}, the agent's next start, or `onceward drain --end`; applications' own files go on taking theirs",
         output::local_time(until_ms, &settings.agent.timezone)
     );
     output::complain!("{closed}");
@@ -90,20 +93,23 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
             "the drain was ended meanwhile (the agent was started anew, or by `drain --end`): new messages may have come"
         );
     }
-    if left.rows.is_empty() {
-        output::print("drained: nothing is left\n")?;
+    if left.rows.is_empty() && !left.unread {
+        output::print(if views.inbox.is_some() {
+            "drained: nothing is left\n"
+        } else {
+            "drained: nothing is left in outbox.db (what waits in applications' own files only the agent's user can see)\n"
+        })?;
         return Ok(exit::OK);
     }
-    let total: i64 = left.rows.iter().map(|row| row.0).sum();
+    let total: i64 = left.rows.iter().filter_map(|row| row.0).sum();
     let mut table = vec![["LEFT", "STATE", "DESTINATION", "WHY"].map(str::to_owned).to_vec()];
-    table.extend(
-        left.rows
-            .into_iter()
-            .map(|(count, state, destination, why)| vec![count.to_string(), state, destination, why]),
-    );
+    table.extend(left.rows.into_iter().map(|(count, state, destination, why)| {
+        vec![count.map_or("?".into(), |count| count.to_string()), state, destination, why]
+    }));
     output::print(&format!(
-        "{}{total} left; nothing is lost, they go on when they can\n",
-        output::table(&table)
+        "{}{total} left{}; nothing is lost, they go on when they can\n",
+        output::table(&table),
+        if left.unread { ", and what is in the files that cannot be read" } else { "" }
     ))?;
     Ok(exit::NO)
 }
@@ -146,35 +152,58 @@ fn is_up(views: &Views, settings: &Settings) -> bool {
 struct Left {
     /// Of those, how many may still go before the end.
     moving: i64,
+    /// A source could not be read; it is among the rows.
+    unread: bool,
     /// Count, state, destination, why.
-    rows: Vec<(i64, String, String, String)>,
+    rows: Vec<(Option<i64>, String, String, String)>,
 }
 
-/// What is not finished; `end_ms` is the end of the wait.
+/// What is not finished in any file; `end_ms` is the end of the wait.
 fn count(views: &Views, settings: &Settings, end_ms: i64) -> Result<Left, Failure> {
     let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());
     let stands = dest::collect(views, settings).map_err(io)?;
-    let mut statement = views
-        .outbox
-        .prepare_cached(
+    let mut left = Left { moving: 0, unread: false, rows: Vec::new() };
+    count_in(&views.outbox, &stands, settings, end_ms, None, &mut left).map_err(io)?;
+    let outboxes = Outboxes::read(&views.state.outbox(), views.inbox.as_ref()).map_err(io)?;
+    for name in outboxes.sources() {
+        let looked = outboxes.named(Some(name)).map_err(Failure::from).and_then(|file| {
+            let reader = file.reader()?;
+            count_in(&reader, &stands, settings, end_ms, Some(name), &mut left)
+                .map_err(|error| DbError::sqlite(file.path(), error).into())
+        });
+        if let Err(failure) = looked {
+            left.unread = true;
+            let why = format!("source {name} cannot be read: {}", failure.text);
+            left.rows.push((None, String::new(), String::new(), why));
+        }
+    }
+    Ok(left)
+}
+
+/// Adds what is not finished in one file; `source` is its name, or none for outbox.db.
+fn count_in(
+    file: &Connection,
+    stands: &[Value],
+    settings: &Settings,
+    end_ms: i64,
+    source: Option<&str>,
+    left: &mut Left,
+) -> rusqlite::Result<()> {
+    let mut statement = file.prepare_cached(
             "SELECT status, destination, blocked, not_before_ms > ?1, count(*) FROM outbox WHERE closed_at_ms IS NULL
               GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4",
-        )
-        .map_err(io)?;
-    let rows = statement
-        .query_map([end_ms], |row| {
-            Ok((
-                row.get::<_, String>(0)?,
-                row.get::<_, String>(1)?,
-                row.get::<_, i64>(2)?,
-                row.get::<_, bool>(3)?,
-                row.get::<_, i64>(4)?,
-            ))
-        })
-        .map_err(io)?;
-    let mut left = Left { moving: 0, rows: Vec::new() };
+        )?;
+    let rows = statement.query_map([end_ms], |row| {
+        Ok((
+            row.get::<_, String>(0)?,
+            row.get::<_, String>(1)?,
+            row.get::<_, i64>(2)?,
+            row.get::<_, bool>(3)?,
+            row.get::<_, i64>(4)?,
+        ))
+    })?;
     for row in rows {
-        let (status, destination, blocked, later, count) = row.map_err(io)?;
+        let (status, destination, blocked, later, count) = row?;
         let of = stands.iter().find(|one| one["destination"] == *destination);
         let why_dest = of.and_then(|one| dest::why(one, settings));
         let paused = of.is_some_and(|one| one["state"] == "PAUSED");
@@ -192,9 +221,10 @@ fn count(views: &Views, settings: &Settings, end_ms: i64) -> Result<Left, Failur
         if moves {
             left.moving += count;
         }
-        left.rows.push((count, status, destination, why));
+        let why = source.map_or(why.clone(), |name| format!("source {name}: {why}"));
+        left.rows.push((Some(count), status, destination, why));
     }
-    Ok(left)
+    Ok(())
 }
 
 /// `500ms`, `30s`, `10m`, `2h`.

@@ -1,9 +1,9 @@
-//! `settle`: a person's verdict on an ERROR. Through the agent's socket while it is up; with its lock while it is down.
+//! `settle`: a person's verdict on ERRORs. Through the agent's socket while it is up; with its lock while it is down.
 
 use serde_json::json;
 
 use super::settings_file::SettingsFile;
-use super::{Failure, Outcome, agent_call, output, through_agent, views};
+use super::{Failure, Outcome, agent_call, output, through_agent, verbs, views};
 use crate::clock::wall_ms;
 use crate::config::Settings;
 use crate::db;
@@ -22,9 +22,9 @@ use crate::who;
 #[derive(clap::Args)]
 #[command(group = clap::ArgGroup::new("end").required(true))]
 pub struct Args {
-    /// Message id or dedup key of an ERROR
-    #[arg(value_name = "ID-or-KEY")]
-    id: String,
+    /// Message ids or dedup keys of ERRORs; `-` reads them from standard input, one a line (or the lines of `queue --json`)
+    #[arg(value_name = "ID-or-KEY", required = true)]
+    ids: Vec<String>,
     /// It went out
     #[arg(long, group = "end")]
     sent: bool,
@@ -56,41 +56,78 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
             "--note is empty or longer than 500 characters: say how you know",
         ));
     }
+    let ids = verbs::given(&args.ids)?;
+    let mut worst = exit::OK;
+    for id in &ids {
+        match one(file, &settings, id, end, &args.note, args.i_checked_the_vendor) {
+            Ok(code) => worst = worst.max(code),
+            // About this message: the others go on. Anything else would be so for all of them.
+            Err(failure)
+                if ids.len() > 1 && [exit::NO_INPUT, exit::DATA, exit::USAGE].contains(&failure.code) =>
+            {
+                output::complain!("{}", failure.text);
+                worst = exit::NO;
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(worst)
+}
+
+/// The verdict on one message.
+fn one(file: &SettingsFile, settings: &Settings, id: &str, end: End, note: &str, checked: bool) -> Outcome {
     let state = StateDir::new(&settings.agent.state_dir);
-    let path = format!("/v1/messages/{}/settle", crate::percent::encode(&args.id));
+    let path = format!("/v1/messages/{}/settle", crate::percent::encode(id));
     let path = through_agent::path(&path, &[("source", file.source.clone())]);
     let body = json!({
-        "as": end.as_str(), "note": args.note, "i_checked_the_vendor": args.i_checked_the_vendor, "who": who::this_process(),
+        "as": end.as_str(), "note": note, "i_checked_the_vendor": checked, "who": who::this_process(),
     });
     // The running agent looks for the message itself: not everybody who may ask it may look.
     if let Some(answer) = agent_call::post(&settings.listen.socket, &path, &body)? {
         let text = answer.body["text"].as_str().unwrap_or("the agent gave no reason").to_owned();
-        let message_id = answer.body["message_id"].as_str().unwrap_or(&args.id).to_owned();
+        let message_id = answer.body["message_id"].as_str().unwrap_or(id).to_owned();
         return tell(&message_id, answer.status, &text);
     }
     let inbox = views::inbox(&state)?;
-    let home = super::source::of_message(file, &settings, inbox.as_ref(), &args.id)?;
-    drop(inbox);
-    let io = |error: rusqlite::Error| agent_call::db_failure(home.path(), &error);
-    let reader = home.reader()?;
-    let Some((message_id, destination)) = outbox::find(&reader, &args.id).map_err(io)? else {
-        return Err(Failure::new(exit::NO_INPUT, format!("no message has the id or key {:?}", args.id)));
+    let in_its_file = || -> Result<(MessageId, Destination, Rearmed), Failure> {
+        let home = super::source::of_message(file, settings, inbox.as_ref(), id)?;
+        let io = |error: rusqlite::Error| agent_call::db_failure(home.path(), &error);
+        let reader = home.reader()?;
+        let Some((message_id, destination)) = outbox::find(&reader, id).map_err(io)? else {
+            return Err(Failure::new(exit::NO_INPUT, format!("no message has the id or key {id:?}")));
+        };
+        let could = outbox::could_rearm(&reader, &message_id).map_err(io)?;
+        Ok((message_id, destination, could))
     };
-    if end == End::NotSent && outbox::could_rearm(&reader, &message_id).map_err(io)? == Rearmed::Wiped {
-        let text = "its content was wiped: nothing can be sent; settle it as failed";
-        return tell(message_id.as_str(), 409, text);
-    }
-    drop(reader);
+    let (message_id, destination) = match in_its_file() {
+        Ok((message_id, _, Rearmed::Wiped)) if end == End::NotSent => {
+            let text = "its content was wiped: nothing can be sent; settle it as failed";
+            return tell(message_id.as_str(), 409, text);
+        }
+        Ok((message_id, destination, _)) => (message_id, destination),
+        Err(why) if end == End::NotSent || [exit::NO_INPUT, exit::USAGE].contains(&why.code) => {
+            return Err(why);
+        }
+        // Its file is out of reach; only what was not sent needs it.
+        Err(why) => {
+            let known = inbox.as_ref().map(|inbox| settle::known_by_id(inbox, &settings.destinations, id));
+            match known.transpose().map_err(|error| agent_call::db_failure(&state.inbox(), &error))? {
+                Some(Some(known)) => known,
+                _ => return Err(why),
+            }
+        }
+    };
+    drop(inbox);
     let settle = Settle {
         consumer: destination,
         message_id: message_id.clone(),
         end,
         by: Speaker::Operator(who::this_process()),
-        note: args.note,
+        note: note.to_owned(),
         code: None,
         vendor_ref: None,
     };
-    let (status, text) = while_down(file, &settings, &state, &settle)?;
+    let (status, text) = while_down(file, settings, &state, &settle)?;
     tell(message_id.as_str(), status, &text)
 }
 

@@ -114,7 +114,7 @@ pub fn run(file: &SettingsFile, verb: Verb, args: Args) -> Outcome {
 }
 
 /// The ids and keys of the command line and of standard input.
-fn given(ids: &[String]) -> Result<Vec<String>, Failure> {
+pub(super) fn given(ids: &[String]) -> Result<Vec<String>, Failure> {
     let mut all = Vec::new();
     for id in ids {
         if id != "-" {
@@ -174,12 +174,13 @@ struct Work<'s> {
 type Together = (Option<File>, Vec<String>);
 
 impl Work<'_> {
-    /// Which of the ids the open outbox has, or nobody; and by source those that one of these has. Where that cannot be
+    /// Which of the ids and keys the open outbox has, or nobody; and by source those that one of these has. Where that cannot be
     /// told, a line says so, and the others go on.
     fn by_file(&mut self, ids: &[String]) -> Result<(Vec<String>, Vec<Together>), Failure> {
         let (mut here, mut elsewhere) = (Vec::new(), Vec::<Together>::new());
         for id in ids {
-            if outbox::find(&self.outbox, id).map_err(Failure::io)?.is_some() {
+            let found = outbox::find(&self.outbox, id).map_err(Failure::io)?;
+            if found.is_some_and(|(message_id, _)| message_id.as_str() == id) {
                 here.push(id.clone());
                 continue;
             }

@@ -46,11 +46,14 @@ pub struct Route {
     pub guard: Guard,
     /// Largest body, bytes; more is 413.
     pub body_bytes_max: usize,
+    /// Parameters of the query that it reads; another one is 422, since leaving it out would change what is meant.
+    /// `None` = not looked at.
+    pub query: Option<&'static [&'static str]>,
     pub(super) answer: fn(&Context, &Request<'_>) -> Answer,
 }
 
 const fn get(path: &'static str, guard: Guard, answer: fn(&Context, &Request<'_>) -> Answer) -> Route {
-    Route { method: Method::Get, path, guard, body_bytes_max: 0, answer }
+    Route { method: Method::Get, path, guard, body_bytes_max: 0, query: None, answer }
 }
 
 const fn post(
@@ -59,8 +62,30 @@ const fn post(
     body_bytes_max: usize,
     answer: fn(&Context, &Request<'_>) -> Answer,
 ) -> Route {
-    Route { method: Method::Post, path, guard, body_bytes_max, answer }
+    Route { method: Method::Post, path, guard, body_bytes_max, query: None, answer }
 }
+
+impl Route {
+    /// With these parameters of the query and no other.
+    const fn with(self, query: &'static [&'static str]) -> Self {
+        Self { query: Some(query), ..self }
+    }
+
+    /// The name of a parameter that this call does not know.
+    pub(super) fn unknown<'q>(&self, query: &'q str) -> Option<&'q str> {
+        let known = self.query?;
+        query
+            .split('&')
+            .map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name))
+            .find(|name| !name.is_empty() && !known.contains(name))
+    }
+}
+
+/// Which application's file.
+const SOURCE: &[&str] = &["source"];
+/// Of a list.
+const LIST: &[&str] =
+    &["state", "dest", "kind", "to", "key", "q", "before_ms", "after", "limit", "source", "reveal"];
 
 /// Largest body of new messages, bytes: a few times the largest payload.
 const MESSAGES_BYTES_MAX: usize = super::wire::BODY_BYTES_MAX;
@@ -70,21 +95,21 @@ pub const ROUTES: &[Route] = &[
     get("/healthz", Guard::Open, health::alive),
     get("/readyz", Guard::Open, health::ready),
     post("/v1/reports/{destination}/{secret}", Guard::PathSecret, REPORT_BYTES_MAX, reports::take_in),
-    post("/v1/adopt", Guard::Token, FIELDS_BYTES_MAX, adopt::adopt),
-    get("/v1/status", Guard::Token, look::status),
-    get("/v1/messages", Guard::Token, look::messages),
-    post("/v1/messages", Guard::Token, MESSAGES_BYTES_MAX, enqueue::take_in),
-    get("/v1/messages/{id}", Guard::Token, look::message),
-    post("/v1/messages/{id}/settle", Guard::Token, FIELDS_BYTES_MAX, settle::settle),
-    post("/v1/messages/{id}/hold", Guard::Token, FIELDS_BYTES_MAX, messages::hold),
-    post("/v1/messages/{id}/release", Guard::Token, FIELDS_BYTES_MAX, messages::release),
-    post("/v1/messages/{id}/cancel", Guard::Token, FIELDS_BYTES_MAX, messages::cancel),
-    post("/v1/messages/{id}/try-now", Guard::Token, FIELDS_BYTES_MAX, messages::try_now),
-    get("/v1/destinations", Guard::Token, look::destinations),
-    get("/v1/destinations/{name}", Guard::Token, look::destination),
-    post("/v1/destinations/{name}/pause", Guard::Token, FIELDS_BYTES_MAX, destinations::pause),
-    post("/v1/destinations/{name}/resume", Guard::Token, FIELDS_BYTES_MAX, destinations::resume),
-    post("/v1/destinations/{name}/probe", Guard::Token, FIELDS_BYTES_MAX, destinations::probe),
+    post("/v1/adopt", Guard::Token, FIELDS_BYTES_MAX, adopt::adopt).with(&[]),
+    get("/v1/status", Guard::Token, look::status).with(&[]),
+    get("/v1/messages", Guard::Token, look::messages).with(LIST),
+    post("/v1/messages", Guard::Token, MESSAGES_BYTES_MAX, enqueue::take_in).with(&[]),
+    get("/v1/messages/{id}", Guard::Token, look::message).with(&["source", "reveal"]),
+    post("/v1/messages/{id}/settle", Guard::Token, FIELDS_BYTES_MAX, settle::settle).with(SOURCE),
+    post("/v1/messages/{id}/hold", Guard::Token, FIELDS_BYTES_MAX, messages::hold).with(SOURCE),
+    post("/v1/messages/{id}/release", Guard::Token, FIELDS_BYTES_MAX, messages::release).with(SOURCE),
+    post("/v1/messages/{id}/cancel", Guard::Token, FIELDS_BYTES_MAX, messages::cancel).with(SOURCE),
+    post("/v1/messages/{id}/try-now", Guard::Token, FIELDS_BYTES_MAX, messages::try_now).with(SOURCE),
+    get("/v1/destinations", Guard::Token, look::destinations).with(&[]),
+    get("/v1/destinations/{name}", Guard::Token, look::destination).with(&[]),
+    post("/v1/destinations/{name}/pause", Guard::Token, FIELDS_BYTES_MAX, destinations::pause).with(&[]),
+    post("/v1/destinations/{name}/resume", Guard::Token, FIELDS_BYTES_MAX, destinations::resume).with(&[]),
+    post("/v1/destinations/{name}/probe", Guard::Token, FIELDS_BYTES_MAX, destinations::probe).with(&[]),
 ];
 
 /// What a request means.

@@ -293,7 +293,10 @@ pub(crate) fn look_up<'h>(
         Ok(()) if head.body_bytes > route.body_bytes_max => {
             Err(Answer::text(413, format!("at most {} bytes\n", route.body_bytes_max)))
         }
-        Ok(()) => Ok((route, names)),
+        Ok(()) => match route.unknown(head.query_text()) {
+            Some(name) => Err(super::sentence(422, &unknown_parameter(route, name))),
+            None => Ok((route, names)),
+        },
         Err(401) => {
             let mut answer =
                 Answer::text(401, "the token of [listen] is needed: Authorization: Bearer ...\n");
@@ -302,6 +305,14 @@ pub(crate) fn look_up<'h>(
         }
         Err(status) => Err(Answer::text(status, "this server does not answer under that host name\n")),
     }
+}
+
+/// For people: which parameter of the query, and which there are.
+fn unknown_parameter(route: &routes::Route, name: &str) -> String {
+    let known = route.query.unwrap_or_default();
+    let known = if known.is_empty() { "none here".to_owned() } else { known.join(", ") };
+    let name: String = name.chars().take(40).collect();
+    format!("unknown parameter {name:?}; known: {known}. Nothing was done")
 }
 
 /// Answers and closes, letting the answer out before unread bytes would reset the connection.

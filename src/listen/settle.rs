@@ -11,6 +11,8 @@ use super::wire::Answer;
 use super::{Context, committed};
 use crate::clock::wall_ms;
 use crate::deed::Deed;
+use crate::message::{Destination, MessageId};
+use crate::outboxes::File;
 use crate::settle::{self, End, Settle, Settled, Speaker};
 use crate::store::outbox::{self, Rearmed};
 
@@ -43,26 +45,35 @@ pub(super) fn settle(context: &Context, request: &Request<'_>) -> Answer {
         return wrong("not-sent needs i_checked_the_vendor: if it did arrive, the customer gets it twice");
     }
     let unreadable = || answer(503, "no", "the databases cannot be read now; try again");
-    let file = match context.outbox_of(request) {
-        Ok(file) => file,
-        Err(answer) => return answer,
-    };
-    let Ok(reader) = file.reader() else { return unreadable() };
-    let (message_id, destination) = match outbox::find(&reader, &request.name()) {
-        Ok(Some(found)) => found,
-        Ok(None) => return answer(404, "no", "no message has this id or key"),
-        Err(_) => return unreadable(),
-    };
-    if end == End::NotSent {
-        match outbox::could_rearm(&reader, &message_id) {
-            Ok(Rearmed::Wiped) => {
-                return answer(409, "no", "its content was wiped: nothing can be sent; settle it as failed");
-            }
-            Ok(_) => {}
-            Err(_) => return unreadable(),
+    let in_its_file = || -> Result<(Option<File>, MessageId, Destination), Answer> {
+        let file = context.outbox_of(request)?;
+        let reader = file.reader().map_err(|_| unreadable())?;
+        let Some((message_id, destination)) =
+            outbox::find(&reader, &request.name()).map_err(|_| unreadable())?
+        else {
+            return Err(answer(404, "no", "no message has this id or key"));
+        };
+        if end == End::NotSent
+            && outbox::could_rearm(&reader, &message_id).map_err(|_| unreadable())? == Rearmed::Wiped
+        {
+            return Err(answer(409, "no", "its content was wiped: nothing can be sent; settle it as failed"));
         }
-    }
-    drop(reader);
+        Ok((Some(file), message_id, destination))
+    };
+    let (file, message_id, destination) = match in_its_file() {
+        Ok(found) => found,
+        // Its file is out of reach; only what was not sent needs it.
+        Err(why) if end != End::NotSent && why.status == 503 => {
+            let known = context.inbox.get().ok().and_then(|inbox| {
+                settle::known_by_id(&inbox, &context.settings.destinations, &request.name()).ok().flatten()
+            });
+            match known {
+                Some((message_id, destination)) => (None, message_id, destination),
+                None => return why,
+            }
+        }
+        Err(why) => return why,
+    };
     let verdict = Settle {
         consumer: destination,
         message_id,
@@ -92,7 +103,7 @@ pub(super) fn settle(context: &Context, request: &Request<'_>) -> Answer {
         context.rearm.ring();
     }
     let (status, word, text) = said(settled, end);
-    let object = json!({ "message_id": id.as_str(), "source": file.source(), "settled": word, "text": text });
+    let object = json!({ "message_id": id.as_str(), "source": file.as_ref().and_then(File::source), "settled": word, "text": text });
     Answer::json(status, object.to_string() + "\n")
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Plain data that is moved, never shared. Never: a decision; what an answer does to its row is in `relay/marks.rs`.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
@@ -9,6 +10,7 @@ use crossbeam_channel::Sender;
 use crate::message::{Message, MessageId, NotSentKind};
 use crate::retention;
 use crate::share::Held;
+use crate::source::OptOuts;
 
 /// One message on its way to a worker; moved, never shared.
 #[derive(Debug)]
@@ -26,6 +28,8 @@ pub struct Handoff {
     /// From then on the row may be in other hands (well before its lease is over): nothing more is begun on it, and
     /// nothing but its fate is said of it.
     pub until: Instant,
+    /// The opt-outs of the file it stands in, where that is not outbox.db.
+    pub opt_outs: Option<Arc<OptOuts>>,
     /// Where the confirm goes.
     pub confirm: Sender<Event>,
     /// Its place and its order lane, free again when the worker is done with it.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use rusqlite::Connection;
 
 use super::round::Round;
-use super::{Answer, Confirm, Handoff, Lane, Relay};
+use super::{Answer, Confirm, Handoff, Home, Lane, Relay};
 use crate::clock::{self, Now, ms};
 use crate::gate::Room;
 use crate::lifecycle::InboxState;
@@ -56,6 +56,10 @@ impl Relay {
         let now = clock::mono();
         let now_ms = clock.due_ms();
         let opt_outs = suppress::any(tx)?;
+        let of_file = match &self.parts.home {
+            Home::Own(_) => None,
+            Home::Source(guard) => Some(guard.opt_outs()),
+        };
         let lanes = self.parts.lanes.len();
         let mut back = vec![0usize; lanes];
         for confirm in confirms {
@@ -118,6 +122,7 @@ impl Relay {
                         message: claimed.message,
                         claimed: now,
                         until: now + self.parts.settings.lease * 3 / 4,
+                        opt_outs: of_file.clone(),
                         confirm: self.to_self.clone(),
                     },
                 ));

@@ -9,10 +9,12 @@
 use std::cell::{Cell, RefCell};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use rusqlite::Connection;
 
+use super::opt_outs::OptOuts;
 use crate::alert::{Alerts, Cause};
 use crate::clock::wall_ms;
 use crate::db::writer::Writer;
@@ -251,6 +253,7 @@ pub struct Guard {
     source_id: String,
     writer: Writer,
     alerts: Alerts,
+    opt_outs: Arc<OptOuts>,
     opened: Cell<Option<(u64, u64)>>,
     last: RefCell<Last>,
 }
@@ -272,6 +275,7 @@ impl Guard {
         writer: Writer,
         alerts: Alerts,
     ) -> Self {
+        let opt_outs = Arc::new(OptOuts::new(path.clone(), agent_id.clone(), source_id.clone()));
         let last = Last { state: None, reason: None, since: Instant::now(), told: false };
         Self {
             name,
@@ -280,6 +284,7 @@ impl Guard {
             source_id,
             writer,
             alerts,
+            opt_outs,
             opened: Cell::new(None),
             last: RefCell::new(last),
         }
@@ -288,6 +293,11 @@ impl Guard {
     /// The source's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// For the workers: who has opted out by this file.
+    pub fn opt_outs(&self) -> Arc<OptOuts> {
+        self.opt_outs.clone()
     }
 
     /// Opens the file if it is the one that was added and this agent's.

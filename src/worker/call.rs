@@ -14,6 +14,7 @@ use crate::limits::{CONSENT_FRESH, DEDUPLICATED_PAUSE_MAX, DEDUPLICATED_TRIES_MA
 use crate::message::{Message, NotSentKind, Outcome, Reply};
 use crate::policy::Asking;
 use crate::relay::Answer;
+use crate::source::OptOuts;
 use crate::store::attempt::{Append, AttemptOutcome};
 use crate::store::inbox::Sending;
 use crate::vendor::Prepared;
@@ -34,11 +35,12 @@ impl Worker {
         &self,
         sending: &Sending,
         message: &Message,
+        of_file: Option<&OptOuts>,
         prepared: &mut Prepared,
         consented: Option<Instant>,
     ) -> Result<Reply, Answer> {
         if consented.is_none_or(|at| clock::elapsed(at) > CONSENT_FRESH) {
-            self.consent(message)?; // the rate, a login or the claim took their time
+            self.consent(message, of_file)?; // the rate, a login or the claim took their time
         }
         // After every wait, and right before the adapter: a call that would begin at the closing does not.
         let now = clock::now();
@@ -74,6 +76,7 @@ impl Worker {
         &self,
         sending: &Sending,
         message: &Message,
+        of_file: Option<&OptOuts>,
         prepared: &mut Prepared,
         mut reply: Reply,
         waited: &mut Waited,
@@ -95,7 +98,7 @@ impl Worker {
                 break;
             }
             let started_at_ms = wall_ms();
-            let Ok(mut next) = self.call(sending, message, prepared, None) else {
+            let Ok(mut next) = self.call(sending, message, of_file, prepared, None) else {
                 break; // the rules say no: what was asked before stays unknown
             };
             // The one before is no longer the last: its line, and what it tells of the destination.

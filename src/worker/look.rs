@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use super::Worker;
 use crate::alert::Cause;
-use crate::clock::{self, Now};
+use crate::clock::{self, Now, ms};
 use crate::lifecycle::InboxState;
+use crate::limits::OPT_OUTS_UNREAD_PAUSE;
 use crate::message::{Message, NotSentKind, Outcome, Reply};
 use crate::policy::{Asking, Verdict, consent};
 use crate::relay::Answer;
+use crate::source::OptOuts;
 use crate::store::inbox::{self, Known};
 use crate::store::suppress;
 use crate::vendor::Prepared;
@@ -72,9 +74,9 @@ impl Worker {
     }
 
     /// Policy, consent and encoding, before any claim.
-    pub(super) fn fit(&self, message: &Message) -> Result<Prepared, Answer> {
+    pub(super) fn fit(&self, message: &Message, of_file: Option<&OptOuts>) -> Result<Prepared, Answer> {
         self.rules(message, Asking::Worker, clock::now())?;
-        self.consent(message)?;
+        self.consent(message, of_file)?;
         self.shared.vendor.prepare(message).map_err(|unfit| Answer::Park(format!("UNFIT: {}", unfit.reason)))
     }
 
@@ -88,14 +90,23 @@ impl Worker {
         }
     }
 
-    /// The opt-outs, as they stand now: one indexed look-up. What cannot be read is no consent.
-    pub(super) fn consent(&self, message: &Message) -> Result<(), Answer> {
+    /// The opt-outs, as they stand now, of outbox.db and of the message's own file: one indexed look-up in each. What
+    /// cannot be read is no consent.
+    pub(super) fn consent(&self, message: &Message, of_file: Option<&OptOuts>) -> Result<(), Answer> {
         const UNREAD: Answer = Answer::Returned("DATABASE: the opt-outs cannot be read");
         let (own, foreign) = consent::keys(message);
-        let found = match self.shared.outbox.get() {
+        let mut found = match self.shared.outbox.get() {
             Ok(reader) => suppress::find(&reader, &own, foreign.as_deref()).map_err(|_| UNREAD)?,
             Err(_) => return Err(UNREAD),
         };
+        if let Some(of_file) = of_file {
+            // Its relay may be able to work on the file all the same: without a pause it would go round at once.
+            found.extend(of_file.find(&own, foreign.as_deref()).map_err(|error| Answer::Wait {
+                until_ms: clock::wall_ms().saturating_add(ms(OPT_OUTS_UNREAD_PAUSE)),
+                last_ms: None,
+                reason: format!("DATABASE: the opt-outs of its file cannot be read: {error}"),
+            })?);
+        }
         consent::judge(message, &found).map_or(Ok(()), |reason| Err(Answer::Skip(reason)))
     }
 

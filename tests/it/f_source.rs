@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use rusqlite::Connection;
 
@@ -239,6 +240,53 @@ fn sources_in_trouble_are_reported_stop_neither_the_start_nor_the_others_and_com
         world.wait(&format!("{name} is OK"), |world| state(world, name) == "OK");
         assert_eq!(world.arrivals(id), 1);
     }
+    agent.stop();
+}
+
+/// Whichever of the two files it stands in, an opt-out that comes after the relay's claim is seen; a file that cannot be
+/// asked is no consent, and holds up nobody else's messages.
+#[test]
+fn consent_is_looked_at_right_before_the_call_in_the_messages_own_file_and_in_outbox_db() {
+    for in_source in [true, false] {
+        let world = World::new();
+        let file = app(&world, "shop", "delete");
+        add(&world, "shop", &file);
+        let go = world.dir.path().join("go");
+        let wait_at = format!("worker-before-claim:{}", go.display());
+        let agent = world.agent_with(&[("ONCEWARD_WAIT_AT", &wait_at)]);
+        agent.wait_log("ready:");
+        let rows = open(&file, "delete");
+        let withdrawn = put(&rows, "withdrawn", ("", ""));
+        world.wait("claimed", |_| status(&file, &withdrawn) == "PUBLISHING");
+        std::thread::sleep(Duration::from_millis(300)); // past the worker's first look
+        let list = if in_source { rows } else { world.outbox() };
+        list.execute("INSERT INTO suppress (recipient) VALUES ('010-0000-0001')", []).expect("opted out");
+        std::fs::write(&go, "").expect("written");
+        world.wait("skipped", |_| status(&file, &withdrawn) == "SKIPPED");
+        assert_eq!((world.arrivals(&withdrawn), world.inbox_state(&withdrawn)), (0, None));
+        agent.stop();
+    }
+
+    let world = World::new();
+    let file = app(&world, "shop", "delete");
+    add(&world, "shop", &file);
+    let go = world.dir.path().join("go");
+    let wait_at = format!("worker-before-claim:{}", go.display());
+    let agent = world.agent_with(&[("ONCEWARD_WAIT_AT", &wait_at)]);
+    agent.wait_log("ready:");
+    let id = put(&open(&file, "delete"), "unread", ("", ""));
+    world.wait("claimed", |_| status(&file, &id) == "PUBLISHING");
+    std::thread::sleep(Duration::from_millis(300));
+    let mut locked = holder(&file);
+    std::fs::write(&go, "").expect("written");
+    let own = world.put_plain("own");
+    world.wait_inbox(&own, "SENT");
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert_eq!(world.arrivals(&id), 0, "nobody could say that it is wanted");
+    locked.stdin.take().expect("piped").write_all(b"go\n").expect("written");
+    assert!(locked.wait().expect("ends").success());
+    world.wait_inbox(&id, "SENT");
+    assert_eq!(world.arrivals(&id), 1);
     agent.stop();
 }
 

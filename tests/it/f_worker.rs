@@ -297,6 +297,7 @@ fn f13_copies_of_one_message_in_two_agents_worth_of_workers_make_one_call() {
                         message,
                         claimed: Instant::now(),
                         until: Instant::now() + std::time::Duration::from_secs(900),
+                        opt_outs: None,
                         confirm,
                         held: Default::default(),
                     });

@@ -155,6 +155,80 @@ fn a_key_that_two_sources_have_is_not_guessed_and_a_file_that_is_out_of_reach_is
     agent.stop();
 }
 
+/// The agent's own file is no better guess than a source.
+#[test]
+fn a_key_that_outbox_db_and_a_source_have_is_not_guessed() {
+    let shop = Shop::open(World::listening(""), "delete");
+    let soon = onceward::clock::wall_ms() + 3_600_000;
+    let own = put(&shop.world.outbox(), "k", (", not_before_ms", &format!(", {soon}")));
+    let theirs = shop.later("k");
+    let agent = shop.world.agent();
+    let (code, said) = shop.post("k/cancel", "");
+    assert!(
+        code == 409 && said["text"].as_str().is_some_and(|text| text.contains("outbox.db, shop")),
+        "{said}"
+    );
+    let (code, said, error) = shop.world.onceward(&["cancel", "k"]);
+    assert!(
+        code == 1 && said.contains("outbox.db, shop") && said.contains("message id"),
+        "{code} {said}{error}"
+    );
+    assert_eq!(shop.world.onceward(&["show", "k"]).0, 64);
+    assert_eq!(
+        (shop.world.outbox_state(&own).0.as_str(), shop.status(&theirs).as_str()),
+        ("PENDING", "PENDING")
+    );
+    assert_eq!(shop.world.onceward(&["hold", &own]).0, 0, "an id is one message's");
+    assert_eq!(shop.world.onceward(&["--source", "shop", "cancel", "k"]).0, 0);
+    assert_eq!((shop.world.outbox_state(&own).0.as_str(), shop.status(&theirs).as_str()), ("HELD", "FAILED"));
+    // That a file is away is no sign that it has the key.
+    std::fs::rename(&shop.file, shop.world.dir.path().join("aside.db")).expect("moved away");
+    assert_eq!(shop.world.onceward(&["release", "k"]).0, 0);
+    assert_eq!(shop.world.outbox_state(&own).0, "PENDING");
+    agent.stop();
+}
+
+#[test]
+fn a_parameter_that_a_call_does_not_know_is_refused_and_nothing_is_stored() {
+    let shop = Shop::open(World::listening(""), "delete");
+    let agent = shop.world.agent();
+    let message = r#"{"dedup_key":"b","kind":"T","recipient":"010","payload":{}}"#;
+    let (code, said) = shop.world.call("POST", "/v1/messages?source=shop", message);
+    assert!(code == 422 && said.contains("unknown parameter \\\"source\\\""), "{code} {said}");
+    assert_eq!(shop.world.count("SELECT count(*) FROM outbox"), 0);
+    for (method, path) in [
+        ("GET", "/v1/messages?source=shop&stat=ALL"),
+        ("GET", "/v1/status?x=1"),
+        ("POST", "/v1/messages/k/cancel?sorce=shop"),
+        ("POST", "/v1/destinations/gateway/pause?until=1"),
+    ] {
+        let (code, said) = shop.world.call(method, path, "");
+        assert!(code == 422 && said.contains("unknown parameter"), "{path}: {code} {said}");
+    }
+    assert_eq!(shop.world.call("POST", "/v1/messages", message).0, 201);
+    agent.stop();
+}
+
+#[test]
+fn a_drain_is_not_over_while_a_source_has_rows_or_cannot_be_read() {
+    let shop = Shop::open(World::listening(""), "delete");
+    let agent = shop.world.agent();
+    assert_eq!(shop.world.onceward(&["pause", "gateway", "--reason", "x"]).0, 0);
+    let id = put(&shop.rows(), "a", ("", ""));
+    let (code, said, error) = shop.world.onceward(&["drain", "--timeout", "1s"]);
+    assert!(code == 1 && said.contains("source shop: ") && said.contains("1 left"), "{code} {said}{error}");
+    put(&shop.rows(), "b", ("", "")); // refused in outbox.db only, and the command says so
+    assert!(error.contains("go on taking theirs"), "{error}");
+    assert_eq!(shop.world.onceward(&["resume", "gateway"]).0, 0);
+    let (code, said, error) = shop.world.onceward(&["drain", "--timeout", "25s"]);
+    assert_eq!((code, said.as_str()), (0, "drained: nothing is left\n"), "{error}");
+    shop.world.wait_inbox(&id, "SENT");
+    std::fs::rename(&shop.file, shop.world.dir.path().join("aside.db")).expect("moved away");
+    let (code, said, error) = shop.world.onceward(&["drain", "--timeout", "1s"]);
+    assert!(code == 1 && said.contains("source shop cannot be read"), "{code} {said}{error}");
+    agent.stop();
+}
+
 /// Each verb of the command on a source's row, with the agent up and down; the id alone says which file.
 #[test]
 fn the_commands_reach_a_sources_message_while_the_agent_runs_and_while_it_is_down() {
@@ -283,6 +357,47 @@ fn an_error_of_a_source_is_settled_and_what_was_not_sent_goes_again_from_its_own
         assert_eq!(shop.world.arrivals(id), 2);
     }
     agent.stop();
+}
+
+#[test]
+fn an_error_of_a_source_that_is_away_is_settled_by_its_id_and_only_not_sent_needs_the_file() {
+    let shop = Shop::open(World::listening(""), "delete");
+    shop.world.faults(&["reset=read,first=5"]);
+    let agent = shop.world.agent();
+    let ids: Vec<String> = (0..5).map(|number| lost(&shop, &format!("k{number}"))).collect();
+    let aside = shop.world.dir.path().join("aside.db");
+    std::fs::rename(&shop.file, &aside).expect("moved away");
+    let state = |id: &str| shop.world.inbox_state(id);
+    let settle = |id: &str, how: &str| shop.world.onceward(&["settle", id, how, "--note", "they said so"]);
+    let not_sent =
+        ["settle", &ids[0], "--not-sent", "--i-checked-the-vendor", "--note", "none"].map(str::to_owned);
+    let not_sent: Vec<&str> = not_sent.iter().map(String::as_str).collect();
+    assert_eq!(shop.world.onceward(&not_sent).0, 75);
+    let (code, said, error) = settle(&ids[0], "--sent");
+    assert_eq!((code, state(&ids[0]).as_deref()), (0, Some("SENT")), "{said}{error}");
+    assert_eq!(settle("k1", "--failed").0, 75, "whose key it is only the file says");
+    agent.stop();
+    assert_eq!(shop.world.onceward(&not_sent).0, 75);
+    let (code, said, error) = settle(&ids[1], "--failed");
+    assert_eq!((code, state(&ids[1]).as_deref()), (0, Some("FAILED")), "{said}{error}");
+    assert_eq!(settle(&ids[1], "--failed").0, 0, "repeating is harmless");
+    assert_eq!(shop.world.onceward(&["--source", "shop", "settle", &ids[2], "--sent", "--note", "x"]).0, 0);
+    std::fs::rename(&aside, &shop.file).expect("put back");
+    // Ids on standard input; one that nobody has does not stop the others.
+    let mut child = std::process::Command::new(crate::support::BIN)
+        .arg("--config")
+        .arg(&shop.world.config)
+        .args(["settle", "-", "--sent", "--note", "their list"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let lines = format!("{}\nnobody\n{{\"message_id\":\"{}\"}}\n", ids[3], ids[4]);
+    std::io::Write::write_all(&mut child.stdin.take().expect("piped"), lines.as_bytes()).expect("written");
+    let (code, said, error) = crate::support::text(&child.wait_with_output().expect("ends"));
+    assert!(code == 1 && error.contains("nobody"), "{code} {said}{error}");
+    assert_eq!((state(&ids[3]).as_deref(), state(&ids[4]).as_deref()), (Some("SENT"), Some("SENT")));
 }
 
 /// A look-up knows no files: what it proves not sent is found in the source.

@@ -83,7 +83,10 @@ fn waits(
         _ => {}
     }
     let (own, foreign) = consent::keys(message);
-    let opt_outs = suppress::find(&views.outbox, &own, foreign.as_deref())?;
+    let mut opt_outs = suppress::find(&views.outbox, &own, foreign.as_deref())?;
+    if views.source.is_some() {
+        opt_outs.extend(suppress::find(views.rows(), &own, foreign.as_deref())?);
+    }
     if let Some(reason) = consent::judge(message, &opt_outs) {
         return Ok(format!("will be SKIPPED when its turn comes: {reason}"));
     }
