@@ -654,6 +654,25 @@ fn a_person_settles_while_the_agent_runs_and_while_it_is_down() {
     agent.stop();
 }
 
+/// A trace context that is none, put by plain SQL, is not dropped in silence either.
+#[test]
+fn every_call_whose_answer_is_not_known_counts_as_tried() {
+    let it = Listening::webhook();
+    it.world.faults(&["reset=read,first=2"]);
+    let agent = it.world.agent();
+    let id = it.error("k");
+    let (code, said, _) =
+        it.world.onceward(&["settle", "k", "--not-sent", "--i-checked-the-vendor", "--note", "never had it"]);
+    assert_eq!(code, 0, "{said}");
+    it.world.wait("called again", |world| world.arrivals(&id) == 2);
+    it.world.wait_inbox(&id, "ERROR");
+    it.world.outbox().execute("UPDATE outbox SET traceparent = 'bad'", []).expect("written");
+    let (_, shown, _) = it.world.onceward(&["show", "k"]);
+    assert!(shown.contains("tried: 2 calls whose answers are not known; no report"), "{shown}");
+    assert!(shown.contains("bad (no W3C trace context"), "{shown}");
+    agent.stop();
+}
+
 #[test]
 fn not_sent_survives_a_death_between_the_two_files() {
     let it = Listening::webhook();
