@@ -54,10 +54,13 @@ fn fate(inbox: &Connection, message_id: &str) -> rusqlite::Result<Option<InboxSt
         .optional()
 }
 
-/// Status of the local API and one sentence, which begins behind the id.
-pub fn sentence(verb: Verb, said: &Said) -> (u16, String) {
+/// Status of the local API and one sentence, which begins behind the id. A dry run's says what would be.
+pub fn sentence(verb: Verb, said: &Said, dry_run: bool) -> (u16, String) {
     let done = word(verb);
     match said {
+        Said::Moved(Moved::Yes(_)) if dry_run => {
+            (200, format!("would be {done} (dry run: nothing was changed)"))
+        }
         Said::Moved(Moved::Yes(row)) => (200, format!("{done}: it is {} now", shown(row.status))),
         Said::Moved(Moved::Already(row)) => (200, format!("is {} already", shown(row.status))),
         Said::Moved(Moved::No(OutboxState::Publishing)) => (
@@ -147,7 +150,7 @@ mod tests {
                 }
                 let by = By { who: "test", note: "" };
                 let (_, said) = one(&outbox, readable.then_some(&inbox), verb, "k", by, 5).expect("runs");
-                let (status, text) = sentence(verb, &said);
+                let (status, text) = sentence(verb, &said, false);
                 assert_eq!(status, expected, "{verb:?} {fate:?} {readable} {attempts}: {text}");
                 let moved: bool = outbox
                     .query_row("SELECT status <> 'PENDING' OR not_before_ms = 5 FROM outbox", [], |row| {

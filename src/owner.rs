@@ -198,6 +198,11 @@ pub fn holder(state: &StateDir) -> Option<String> {
     }
 }
 
+/// The process that runs on the folder now, as [`holder`] names it.
+pub fn pid(state: &StateDir) -> Option<u32> {
+    holder(state)?.strip_prefix("pid ")?.split(',').next()?.parse().ok()
+}
+
 /// Whether this user may look at the lock at all: members of the group `onceward` may not, and know nothing of the agent.
 pub fn may_look(state: &StateDir) -> bool {
     !matches!(File::open(state.lock()), Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied)

@@ -20,6 +20,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use crate::alert::{Alerts, Cause};
+use crate::cli::output;
 use crate::clock::wall_ms;
 use crate::db::kill;
 use crate::db::writer::{Work, Writer};
@@ -95,23 +96,29 @@ pub fn tell(alerts: &Alerts, destination: &Destination, reports: &[Report], effe
     let raise = |cause, (count, last): (i64, &str), text: &str| {
         if count > 0 {
             let last = if last.is_empty() { "none given" } else { last };
-            alerts.raise_many(cause, destination.as_str(), format!("{count} {text} (last: {last})"), count);
+            alerts.raise_many(
+                cause,
+                destination.as_str(),
+                format!("{} {text} (last: {last})", output::count(count, "report", "reports")),
+                count,
+            );
         }
     };
     raise(
         Cause::ReportConflict,
         conflicts,
-        "reports contradict an earlier report (the first stands) or the vendor's own refusal: see v_report",
+        "against an earlier report (the first stands) or the vendor's own refusal: see v_report",
     );
     raise(
         Cause::ReportUnmatched,
         unmatched,
-        "reports name no message of this agent: kept in v_report; does anything else send by this account?",
+        "of no message of this account's destinations: kept in v_report; does anything else send by this account? \
+         (`onceward show` finds an id that belongs to another destination)",
     );
     raise(
         Cause::ReportUnclear,
         unlisted,
-        "reports have a result code that is not in the table and settle nothing: ask the vendor",
+        "with a result code that is not in the table, which settles nothing: ask the vendor",
     );
 }
 

@@ -3,13 +3,17 @@
 //!
 //! It is the whole memory of the alert path and bounded: one entry for each cause and destination, however many
 //! messages. For each hook an entry is told at once the first time, then at most once per interval with the count
-//! since; its end is told once (an all-clear), also at most once per interval. So a storm, or a destination that
-//! opens and closes all day, makes a handful of notices. What could not be delivered stays due.
+//! since; its end is told once (an all-clear), also at most once per interval. After an all-clear a new trouble is a
+//! first one again: told at once, or, where the quiet before it was short, once it has lasted a little. So a storm, or a
+//! destination that opens and closes all day, makes a handful of notices. What could not be delivered stays due.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::cause::Cause;
+
+/// Quiet for so long, and what comes next is no flapping; nor is what lasts for so long.
+const CALM: Duration = Duration::from_secs(10);
 
 /// What an entry is about.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -112,8 +116,22 @@ struct Teller {
 struct Page {
     entry: Entry,
     raised: Instant,
+    /// Opened last.
+    opened: Instant,
+    /// Ended last; `None` = long ago, or never.
+    cleared: Option<Instant>,
     tellers: Vec<Teller>,
     dirty: bool,
+}
+
+impl Page {
+    /// From when on this trouble is worth telling although the one before it was told lately.
+    fn new_trouble(&self) -> Instant {
+        match self.cleared {
+            Some(cleared) if self.opened.saturating_duration_since(cleared) < CALM => self.opened + CALM,
+            _ => self.opened,
+        }
+    }
 }
 
 /// A page as it is to be written to the table.
@@ -153,6 +171,8 @@ impl Book {
         now_ms: i64,
     ) {
         let interval = self.interval;
+        let ago =
+            |at_ms: i64| Duration::from_millis(u64::try_from(now_ms.saturating_sub(at_ms)).unwrap_or(0));
         let tellers = (0..self.hooks)
             .map(|hook| {
                 let told = told.get(hook).cloned().flatten().unwrap_or_else(|| Told {
@@ -161,15 +181,16 @@ impl Book {
                 });
                 // A clock that went back may silence an alert for one interval, not for years.
                 let at = told.at_ms.and_then(|at_ms| {
-                    let ago_ms = u64::try_from(now_ms.saturating_sub(at_ms)).unwrap_or(0);
-                    let ago = Duration::from_millis(ago_ms);
+                    let ago = ago(at_ms);
                     if ago >= interval { None } else { now.checked_sub(ago) }
                 });
                 let clear_at = if told.open { None } else { at };
                 Teller { told, raise_at: at, clear_at, tried: 0 }
             })
             .collect();
-        self.pages.insert(key, Page { entry, raised: now, tellers, dirty: false });
+        let opened = now.checked_sub(ago(entry.first_at_ms)).unwrap_or(now);
+        let cleared = entry.cleared_at_ms.and_then(|at_ms| now.checked_sub(ago(at_ms)));
+        self.pages.insert(key, Page { entry, raised: now, opened, cleared, tellers, dirty: false });
     }
 
     /// It happened, `count` times.
@@ -185,6 +206,8 @@ impl Book {
                 cleared_at_ms: None,
             },
             raised: now,
+            opened: now,
+            cleared: None,
             tellers: (0..hooks)
                 .map(|_| Teller { told: Told::default(), raise_at: None, clear_at: None, tried: 0 })
                 .collect(),
@@ -195,6 +218,7 @@ impl Book {
             entry.open = true;
             entry.first_at_ms = at_ms;
             entry.cleared_at_ms = None;
+            page.opened = now;
         }
         entry.count += count;
         entry.last_at_ms = at_ms;
@@ -204,11 +228,12 @@ impl Book {
     }
 
     /// It is over. True if it was open.
-    pub fn clear(&mut self, key: &Key, at_ms: i64) -> bool {
+    pub fn clear(&mut self, key: &Key, now: Instant, at_ms: i64) -> bool {
         match self.pages.get_mut(key) {
             Some(page) if page.entry.open => {
                 page.entry.open = false;
                 page.entry.cleared_at_ms = Some(at_ms);
+                page.cleared = Some(now);
                 page.dirty = true;
                 true
             }
@@ -229,7 +254,7 @@ impl Book {
             Level::Off
                 if open && page.is_some_and(|page| now.saturating_duration_since(page.raised) >= settled) =>
             {
-                self.clear(&key, at_ms)
+                self.clear(&key, now, at_ms)
             }
             _ => false,
         }
@@ -248,7 +273,7 @@ impl Book {
             .pages
             .iter_mut()
             .filter_map(|(key, page)| {
-                let (kind, at) = due(key.cause, &page.entry, page.tellers.get(hook)?, interval)?;
+                let (kind, at) = due(key.cause, page, hook, interval)?;
                 at.is_none_or(|at| at <= now).then_some((key, page, kind))
             })
             .min_by_key(|(_, page, _)| page.tellers[hook].tried)?;
@@ -270,7 +295,7 @@ impl Book {
     pub fn next_at(&self, hook: HookNumber, now: Instant) -> Option<Instant> {
         self.pages
             .iter()
-            .filter_map(|(key, page)| due(key.cause, &page.entry, page.tellers.get(hook)?, self.interval))
+            .filter_map(|(key, page)| due(key.cause, page, hook, self.interval))
             .map(|(_, at)| at.unwrap_or(now))
             .min()
     }
@@ -319,17 +344,21 @@ impl Book {
 /// What is due for a teller, and from when on (`None` = at once).
 fn due(
     cause: Cause,
-    entry: &Entry,
-    teller: &Teller,
+    page: &Page,
+    hook: HookNumber,
     interval: Duration,
 ) -> Option<(NoticeKind, Option<Instant>)> {
+    let (entry, teller) = (&page.entry, page.tellers.get(hook)?);
     let after = |last: Option<Instant>| last.map(|last| last + interval);
     if teller.told.open && !entry.open {
         return Some((NoticeKind::Clear, after(teller.clear_at)));
     }
     if entry.count > teller.told.count {
         let kind = if cause.has_end() && !entry.open { NoticeKind::Over } else { NoticeKind::Raised };
-        return Some((kind, after(teller.raise_at)));
+        let at = after(teller.raise_at);
+        // It knows of no trouble that lasts: this one is news. All-clears, which make it so, keep the interval.
+        let news = entry.open && !teller.told.open;
+        return Some((kind, if news { at.map(|at| at.min(page.new_trouble())) } else { at }));
     }
     None
 }

@@ -78,8 +78,8 @@ impl Alerts {
     /// A condition is over; nothing if it was not open.
     pub fn clear(&self, cause: Cause, destination: &str) {
         let key = self.key(cause, destination);
-        self.change(|book, _, at_ms| {
-            book.clear(&key, at_ms);
+        self.change(|book, now, at_ms| {
+            book.clear(&key, now, at_ms);
         });
     }
 

@@ -33,7 +33,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
-    let settings = file.load_without_secrets()?;
+    let settings = file.load_for_looking()?;
     let waiting = if args.send_waiting { Waiting::Send } else { Waiting::Hold };
     if args.note.trim().is_empty() || args.note.chars().count() > listen::settle::NOTE_CHARS_MAX {
         return Err(Failure::new(

@@ -32,7 +32,7 @@ pub const MEMBERS: [(&str, Part); 2] = [("outbox/outbox.db", Part::Outbox), ("in
 
 /// Runs the command.
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
-    let settings = file.load_without_secrets()?;
+    let settings = file.load_for_looking()?;
     let state = StateDir::new(&settings.agent.state_dir);
     if args.file.exists() {
         return Err(Failure::new(

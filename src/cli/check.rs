@@ -224,7 +224,7 @@ fn commit(connection: &Connection, path: &std::path::Path) -> Result<String, Str
 /// Who holds a database, and which lock of it.
 fn locks(verdicts: &mut Verdicts, state: &StateDir, path: &std::path::Path) {
     // The agent itself reads and writes: that is its work.
-    let agent = agent_pid(state);
+    let agent = owner::pid(state);
     for one in holder::of(path).iter().filter(|one| Some(one.pid) != agent) {
         let text = format!("{}: {}", path.display(), holder::name(one));
         if one.blocks_writers {
@@ -233,10 +233,6 @@ fn locks(verdicts: &mut Verdicts, state: &StateDir, path: &std::path::Path) {
             verdicts.warn("lock", &format!("{text}: the log cannot be cut back while it lasts"));
         }
     }
-}
-
-fn agent_pid(state: &StateDir) -> Option<u32> {
-    owner::holder(state)?.strip_prefix("pid ")?.split(',').next()?.parse().ok()
 }
 
 /// Whether these are the files that the agent wrote last, and whether it is held.

@@ -20,7 +20,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
-    let settings = file.load_without_secrets()?;
+    let settings = file.load_for_looking()?;
     let at = |ms: i64| output::local_time(ms, &settings.agent.timezone);
     if args.right {
         let connection = super::enqueue::open(&settings)?;

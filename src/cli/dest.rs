@@ -46,7 +46,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     if let Some(Verb::Probe { name }) = args.verb {
         return probe(file, &name);
     }
-    let settings = file.load_without_secrets()?;
+    let settings = file.load_for_looking()?;
     let views = views::open(&settings)?;
     let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());
     let mut all = match views.inbox {
@@ -274,12 +274,11 @@ fn counts(of: &Value) -> String {
 }
 
 fn probe(file: &SettingsFile, name: &str) -> Outcome {
-    let settings = file.load_without_secrets()?;
-    let Some(of_settings) = settings.destinations.iter().find(|one| one.name == name) else {
-        return Err(unknown(&settings, name));
-    };
-    let path = format!("/v1/destinations/{name}/probe");
-    let patience = agent_call::TIMEOUT + of_settings.timeout;
+    let settings = file.load_for_looking()?;
+    // A running agent knows its destinations by itself: a mistake on the disk may hide one from here.
+    let of_settings = settings.destinations.iter().find(|one| one.name == name);
+    let path = format!("/v1/destinations/{}/probe", crate::percent::encode(name));
+    let patience = agent_call::TIMEOUT + of_settings.map_or(agent_call::TIMEOUT, |one| one.timeout);
     if let Some(answer) = agent_call::post_within(&settings.listen.socket, &path, &json!({}), patience)? {
         let text = answer.body["text"].as_str().unwrap_or("the agent gave no reason");
         return match (answer.status, answer.body["answers"].as_bool()) {

@@ -44,7 +44,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
-    let settings = file.load_without_secrets()?;
+    let settings = file.load_for_looking()?;
     let mut outbox = super::enqueue::open(&settings)?;
     let Some(timeout) = args.timeout else {
         let was = mark(&mut outbox, None)?;

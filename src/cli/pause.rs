@@ -49,7 +49,7 @@ fn change(file: &SettingsFile, name: Option<&str>, paused: bool, reason: String)
     if let Some(why) = pause::unfit(&reason, paused) {
         return Err(Failure::new(exit::USAGE, format!("--reason {why}")));
     }
-    let settings = file.load_without_secrets()?;
+    let settings = file.load_for_looking()?;
     let verb = if paused { "pause" } else { "resume" };
     let path = format!("/v1/destinations/{}/{verb}", crate::percent::encode(name.unwrap_or(ALL)));
     let body = json!({ "reason": reason, "who": who::this_process() });
@@ -70,7 +70,9 @@ fn change(file: &SettingsFile, name: Option<&str>, paused: bool, reason: String)
     let mut locked = agent_call::take_lock(file, &settings, &state, verb)?;
     let io = |error: rusqlite::Error| agent_call::db_failure(&state.inbox(), &error);
     let known = destination::all(&locked.inbox).map_err(io)?;
-    let names: Vec<&str> = settings.destinations.iter().map(|one| one.name.as_str()).collect();
+    // A mistake on the disk may hide a destination: then "all" would not be all, nor "no such one" true.
+    let names = file.destinations()?;
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let Some(names) = pause::meant(name.unwrap_or(ALL), &names, &known) else {
         return Err(dest::unknown(&settings, name.unwrap_or(ALL)));
     };

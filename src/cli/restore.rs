@@ -36,7 +36,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
-    let settings = file.load_without_secrets()?;
+    let settings = file.load_for_looking()?;
     let state = StateDir::new(&settings.agent.state_dir);
     let mut source = File::open(&args.file).map_err(|error| io(&args.file, &error))?;
     let manifest = archive::read_manifest(&mut source).map_err(|error| io(&args.file, &error))?;

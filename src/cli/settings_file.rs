@@ -45,7 +45,8 @@ impl SettingsFile {
         })
     }
 
-    /// Without secrets: for commands that only look or put.
+    /// Without secrets: for what goes by the rules of the settings (`enqueue`, `purge`), and would go by others where they
+    /// have a mistake.
     pub fn load_without_secrets(&self) -> Result<Settings, Failure> {
         Settings::load_without_secrets(&self.path).map_err(|error| self.failure(&error))
     }
@@ -62,6 +63,22 @@ impl SettingsFile {
             );
         }
         Ok(settings)
+    }
+
+    /// The names of all destinations, for whoever acts on every one of them: none may be missing for a mistake, but one
+    /// in a section that has nothing to do with them is no obstacle.
+    pub fn destinations(&self) -> Result<Vec<String>, Failure> {
+        const OTHERS: [&str; 8] =
+            ["[agent]", "[relay]", "[worker]", "[retry]", "[class", "[listen]", "[alert]", "[retention]"];
+        let (settings, mistakes) =
+            Settings::load_despite_mistakes(&self.path).map_err(|error| self.failure(&error))?;
+        let elsewhere = |place: &str| OTHERS.iter().any(|other| place.starts_with(other));
+        match mistakes {
+            Some(error) if !error.problems().iter().all(|problem| elsewhere(&problem.place)) => {
+                Err(self.failure(&error))
+            }
+            _ => Ok(settings.destinations.into_iter().map(|one| one.name).collect()),
+        }
     }
 
     fn failure(&self, error: &crate::config::SettingsError) -> Failure {

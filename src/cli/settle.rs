@@ -44,7 +44,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
-    let settings = file.load_without_secrets()?;
+    let settings = file.load_for_looking()?;
     let end = match (args.sent, args.failed) {
         (true, _) => End::Sent,
         (_, true) => End::Failed,

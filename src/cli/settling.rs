@@ -56,14 +56,27 @@ pub fn story(
             Some(next) => format!("; next {}", at(*next)),
             None => "; not asked again".into(),
         };
-        out.push_str(&format!("\nlook-up asked {asked} times, last {}: {said}{next}\n", at(*last_at_ms)));
+        out.push_str(&format!(
+            "\nlook-up asked {}, last {}: {said}{next}\n",
+            output::count(i64::from(*asked), "time", "times"),
+            at(*last_at_ms)
+        ));
     }
     let Some(fate) = fate.filter(|fate| fate.status == "ERROR") else { return Ok(out) };
+    // All of them, also those before a verdict of "not sent"; a crash leaves a call without a line of its own.
+    let calls: i64 = inbox.query_row(
+        "SELECT count(*) FROM attempt WHERE message_id = ?1 AND outcome = 'UNKNOWN'",
+        [&line.message_id],
+        |row| row.get(0),
+    )?;
+    let unknown =
+        output::count(calls.max(1), "call whose answer is not known", "calls whose answers are not known");
     let tried = [
-        Some("one call, whose answer is not known".to_owned()),
-        asked.as_ref().map(|(asked, ..)| format!("{asked} look-ups")),
+        Some(unknown),
+        asked.as_ref().map(|(asked, ..)| output::count(i64::from(*asked), "look-up", "look-ups")),
         Some(match count {
             0 => "no report has named it".to_owned(),
+            1 => "1 report, which does not decide".to_owned(),
             count => format!("{count} reports, none of which decides"),
         }),
     ];

@@ -1,7 +1,7 @@
 //! `show`: everything about one message: its states with times, each call, why it waits and until when.
 //!
-//! The facts are read in `facts` and told by `people` or `json`; `now` is the sentence on what happens next, for the
-//! local API too. Never: writes.
+//! The facts are read in `facts` and told by `people` or `json`, whose object is the local API's, too; `now` is the
+//! sentence on what happens next. Never: writes.
 
 mod facts;
 mod json;
@@ -9,7 +9,7 @@ mod now;
 mod people;
 
 use self::json::as_json;
-pub(crate) use self::now::now;
+pub(crate) use self::json::story;
 use self::people::for_people;
 use super::settings_file::SettingsFile;
 use super::{Failure, Outcome, output, through_agent, views};
@@ -34,7 +34,7 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     let settings = file.load_for_looking()?;
     let mut views = views::open(&settings)?;
     if views.inbox.is_none() {
-        match through_agent::show(&settings, file.source.clone(), &args.id) {
+        match through_agent::show(&settings, file.source.clone(), &args.id, args.json) {
             Ok(outcome) => return outcome,
             Err(why) => output::complain!("the vendor's side is not shown: {why}"),
         }

@@ -64,7 +64,7 @@ enum Verb {
 
 /// Runs the command.
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
-    let settings = file.load_without_secrets()?;
+    let settings = file.load_for_looking()?;
     match args.verb {
         Verb::Add { name, file, adopt } => add(&settings, &name, &file, adopt),
         Verb::List { json } => show(&settings, json),

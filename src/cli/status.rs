@@ -10,6 +10,7 @@ use super::views::{self, Views};
 use super::{Failure, Outcome, filter, output};
 use crate::clock::wall_ms;
 use crate::config::Settings;
+use crate::db::holder;
 use crate::exit;
 use crate::owner;
 
@@ -76,7 +77,7 @@ pub(crate) fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Va
     let purged_at_ms = crate::retention::pass::mark_ms(&views.outbox, crate::retention::pass::DONE_MARK)?;
     let quarantined: i64 = views.outbox.query_row("SELECT count(*) FROM quarantine", [], |row| row.get(0))?;
 
-    let holder = owner::holder(&views.state);
+    let owner = owner::holder(&views.state);
     let mut clock_doubt = None;
     let (mut fates, mut today, mut alerts, mut agent) = (Vec::new(), Vec::new(), Vec::new(), json!({}));
     if let Some(inbox) = &views.inbox {
@@ -109,19 +110,28 @@ pub(crate) fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Va
             })?
             .collect::<rusqlite::Result<_>>()?;
         let mark = |key: &str| crate::store::meta::get(inbox, key);
-        clock_doubt = super::clock::doubt(&views.outbox, inbox, holder.is_some())?;
+        clock_doubt = super::clock::doubt(&views.outbox, inbox, owner.is_some())?;
         agent = json!({ "owner": mark("started_by")?, "started_at_ms": mark("started_at_ms")?.and_then(|text| text.parse::<i64>().ok()), "version": mark("version")? });
     }
-    let holder = owner::holder(&views.state);
     let sources = match &views.inbox {
-        Some(inbox) => super::source::seen(inbox, holder.is_some())?,
+        Some(inbox) => super::source::seen(inbox, owner.is_some())?,
         None => Vec::new(),
     };
     let intake = crate::store::intake::closed_until(&views.outbox, now_ms)?;
     let free =
         rustix::fs::statvfs(&views.state.root).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize)).ok();
+    let agent_pid = owner::pid(&views.state);
+    let locked: Vec<String> = [views.state.outbox(), views.state.inbox()]
+        .iter()
+        .flat_map(|path| {
+            let of = holder::lasting(path, agent_pid);
+            of.into_iter()
+                .map(|one| format!("{}: {}", path.display(), holder::name(&one)))
+                .collect::<Vec<_>>()
+        })
+        .collect();
     Ok(json!({
-        "alive": owner::may_look(&views.state).then_some(holder.is_some()), "holder": holder, "agent": agent, "now_ms": now_ms, "clock_doubt": clock_doubt, "held": views.held(), "state_dir": settings.agent.state_dir,
+        "locked": locked, "alive": owner::may_look(&views.state).then_some(owner.is_some()), "holder": owner, "agent": agent, "now_ms": now_ms, "clock_doubt": clock_doubt, "held": views.held(), "state_dir": settings.agent.state_dir,
         "environment": settings.agent.environment, "timezone": settings.agent.timezone.iana_name(), "disk_free_bytes": free,
         "waiting": live, "closed": closed, "purged_at_ms": purged_at_ms, "quarantined": quarantined, "inbox": fates, "today": today, "alerts": alerts,
         "sources": sources, "vendor_visible": views.inbox.is_some(),
@@ -141,6 +151,12 @@ fn for_people(status: &Value, settings: &Settings) -> String {
     }
     if let Some(held) = status["held"].as_str() {
         out.push_str(&format!("HELD     nothing is sent: {held}\n"));
+    }
+    for locked in status["locked"].as_array().into_iter().flatten() {
+        out.push_str(&format!(
+            "LOCKED   {}: nobody else can write, and nothing is sent while it lasts; end it or its transaction\n",
+            text(locked)
+        ));
     }
     out.push_str(&format!("clock    {} ({})\n", output::local_time(now_ms, zone), text(&status["timezone"])));
     if let Some(doubt) = status["clock_doubt"].as_str() {

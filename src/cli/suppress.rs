@@ -112,7 +112,7 @@ impl Covers {
 
 /// Runs the command.
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
-    let settings = file.load_without_secrets()?;
+    let settings = file.load_for_looking()?;
     match args.verb {
         Verb::Add { recipients, covers, note } => {
             let covers = covers.read(&settings)?;

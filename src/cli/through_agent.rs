@@ -74,14 +74,18 @@ pub fn queue(settings: &Settings, query: &[(&str, Option<String>)], json: bool) 
 }
 
 /// `show`, as the agent tells it. `Err` is why not.
-pub fn show(settings: &Settings, source: Option<String>, id: &str) -> Result<Outcome, String> {
+pub fn show(settings: &Settings, source: Option<String>, id: &str, json: bool) -> Result<Outcome, String> {
     let path = path(&format!("/v1/messages/{}", crate::percent::encode(id)), &[("source", source)]);
     if let Ok(Some(answer)) = agent_call::get(&settings.listen.socket, &path)
         && answer.status == 404
     {
         return Ok(Err(Failure::new(exit::NO_INPUT, format!("no message has the id or key {id:?}"))));
     }
-    Ok(output::print(&story(&get(settings, &path)?, &settings.agent.timezone)))
+    let all = get(settings, &path)?;
+    if json {
+        return Ok(output::json(&all).and_then(|all| output::print(&(all + "\n"))));
+    }
+    Ok(output::print(&story(&all, &settings.agent.timezone)))
 }
 
 fn story(all: &Value, zone: &TimeZone) -> String {

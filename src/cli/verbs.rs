@@ -309,7 +309,9 @@ impl Work<'_> {
                 format!("{id} not {done}: {why}{}", advice(self.verb, *state))
             }
             Said::Moved(Moved::Missing) => format!("{id} not {done}: no message has this id or key"),
-            Said::CannotTell => format!("{id} {}", hand::sentence(self.verb, &hand::Said::CannotTell).1),
+            Said::CannotTell => {
+                format!("{id} {}", hand::sentence(self.verb, &hand::Said::CannotTell, self.dry_run).1)
+            }
             Said::Gone(fate) => format!("{id} not {done}: it went to the vendor before and is {fate} there"),
         }
     }
@@ -362,6 +364,7 @@ fn through_agent(settings: &Settings, asked: &Asked<'_>, ids: &[String]) -> Resu
             ));
         };
         match answer.status {
+            200 if answer.body["already"] == true => counts.already += 1,
             200 => counts.moved += 1,
             404 => counts.missing += 1,
             _ => counts.no += 1,

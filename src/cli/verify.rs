@@ -43,7 +43,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(file: &SettingsFile, args: Args) -> Outcome {
-    let settings = file.load_without_secrets()?;
+    let settings = file.load_for_looking()?;
     let views = views::open(&settings)?;
     let alive = owner::holder(&views.state).is_some() || std::fs::File::open(views.state.lock()).is_err();
     let mut report = Report::default();

@@ -119,14 +119,16 @@ fn load(path: &Path, secrets: &dyn SecretSource) -> Result<Settings, SettingsErr
     Settings::from_text(&read_text(path)?, path, secrets)
 }
 
-/// The lines of a broken file that name the state folder and the zone.
+/// The lines of a broken file that name the state folder, the zone, and the socket on which the agent is asked.
 fn vital_lines(text: &str) -> String {
-    let vital = |line: &&str| {
-        let key = line.split('=').next().unwrap_or_default().trim();
-        line.contains('=') && (key == "state_dir" || key == "timezone")
+    let named = |names: &[&str]| {
+        let vital = |line: &&str| {
+            let key = line.split('=').next().unwrap_or_default().trim();
+            line.contains('=') && names.contains(&key)
+        };
+        text.lines().filter(vital).collect::<Vec<_>>().join("\n")
     };
-    let lines: Vec<&str> = text.lines().filter(vital).collect();
-    format!("[agent]\n{}\n", lines.join("\n"))
+    format!("[agent]\n{}\n[listen]\n{}\n", named(&["state_dir", "timezone"]), named(&["socket"]))
 }
 
 fn read_text(path: &Path) -> Result<String, SettingsError> {

@@ -6,8 +6,12 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::identity::beside;
+
+/// Held for so long, a lock is worth a line.
+const LASTS: Duration = Duration::from_secs(1);
 
 /// One process that holds something.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,6 +32,24 @@ pub fn of(path: &Path) -> Vec<Holder> {
     let mut holders = parse(&list, file(path), file(&beside(path, "-shm")));
     holders.retain(|holder| holder.pid != own);
     holders
+}
+
+/// Those that keep others from writing for a while: a short commit is nobody's trouble, so who is seen is looked for
+/// again until they are gone or [`LASTS`] is over.
+pub fn lasting(path: &Path, except: Option<u32>) -> Vec<Holder> {
+    let blocking = || {
+        let mut holders = of(path);
+        holders.retain(|one| one.blocks_writers && Some(one.pid) != except);
+        holders
+    };
+    let mut all = blocking();
+    let end = Instant::now() + LASTS;
+    while !all.is_empty() && Instant::now() < end {
+        std::thread::sleep(LASTS / 5);
+        let still = blocking();
+        all.retain(|one| still.contains(one));
+    }
+    all
 }
 
 /// `; held by pid 12 [sqlite3] (write lock)`, or nothing where nobody is seen.

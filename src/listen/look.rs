@@ -242,101 +242,13 @@ fn of_inbox(
     Ok((lines, ids.last().map(|(id, _)| *id).filter(|_| ids.len() == limit)))
 }
 
-/// Everything about one message, named by its id or key, as `show` has it; in whichever outbox it stands.
+/// Everything about one message, named by its id or key, as `show --json` has it; in whichever outbox it stands.
 pub(super) fn message(context: &Context, request: &Request<'_>) -> Answer {
     let reveal = request.peer.may_see_content() && request.parameter("reveal").as_deref() == Some("1");
-    let id = request.name();
     with_rows(context, Some(request), |views| {
-        let row = views
-            .rows()
-            .query_row(
-                &format!(
-                    "SELECT {}, payload, ordering_key, claimed_by, claimed_until_ms, traceparent, wiped_at_ms FROM outbox
-                      WHERE message_id = ?1 OR dedup_key = ?1 ORDER BY message_id = ?1 DESC LIMIT 1",
-                    views::COLUMNS
-                ),
-                [&id],
-                |row| {
-                    let payload: String = row.get(17)?;
-                    let more = json!({
-                        "ordering_key": row.get::<_, Option<String>>(18)?, "claimed_by": row.get::<_, Option<String>>(19)?,
-                        "claimed_until_ms": row.get::<_, Option<i64>>(20)?, "traceparent": row.get::<_, Option<String>>(21)?,
-                        "wiped_at_ms": row.get::<_, Option<i64>>(22)?, "payload_bytes": payload.len(),
-                    });
-                    Ok((views::line(row)?, payload, more))
-                },
-            )
-            .optional()?;
-        let Some((mut line, payload, mut all)) = row else {
-            return Ok(sentence(404, "no message has this id or key"));
-        };
-        all["now"] = json!(show::now(views, &context.settings, &line, &payload)?);
-        if reveal {
-            all["payload"] = json!(payload);
-        } else {
-            line.recipient = output::masked(&line.recipient);
-        }
-        all["source"] = json!(views.source.as_ref().map(|(name, _)| name));
-        all["audit"] = json!(audit(views.rows(), &line.message_id)?);
-        if let Some(inbox) = &views.inbox {
-            let fate = views::fate(inbox, &line.destination, &line.message_id)?;
-            line.fate = fate.as_ref().map(|fate| fate.status.clone());
-            all["vendor"] = fate.map_or(Value::Null, |fate| {
-                json!({
-                    "status": fate.status, "code": fate.vendor_code, "ref": fate.vendor_ref, "reason": fate.reason,
-                    "delivery": fate.delivery, "claimed_at_ms": fate.claimed_at_ms, "finished_at_ms": fate.finished_at_ms,
-                    "settled_by": fate.settled_by,
-                })
-            });
-            all["calls"] = json!(calls(inbox, &line.message_id)?);
-            all["reports"] = json!(reports(inbox, &line)?);
-            if let Some(list) = all["audit"].as_array_mut() {
-                list.extend(audit(inbox, &line.message_id)?);
-                list.sort_by_key(|deed| deed["at_ms"].as_i64());
-            }
-        }
-        all["message"] = json!(line);
-        Ok(object(&all))
+        Ok(match show::story(views, &context.settings, &request.name(), reveal)? {
+            Some(story) => object(&story),
+            None => sentence(404, "no message has this id or key"),
+        })
     })
-}
-
-fn calls(inbox: &Connection, message_id: &str) -> rusqlite::Result<Vec<Value>> {
-    inbox
-        .prepare_cached("SELECT started_at_ms, outcome, http_status, vendor_code, waiting_us, connecting_us, answering_us, reason FROM attempt WHERE message_id = ?1 ORDER BY id")?
-        .query_map([message_id], |row| {
-            Ok(json!({
-                "started_at_ms": row.get::<_, i64>(0)?, "outcome": row.get::<_, String>(1)?,
-                "http_status": row.get::<_, Option<i64>>(2)?, "code": row.get::<_, Option<String>>(3)?,
-                "waiting_us": row.get::<_, i64>(4)?, "connecting_us": row.get::<_, i64>(5)?,
-                "answering_us": row.get::<_, i64>(6)?, "reason": row.get::<_, Option<String>>(7)?,
-            }))
-        })?
-        .collect()
-}
-
-fn reports(inbox: &Connection, line: &Line) -> rusqlite::Result<Vec<Value>> {
-    inbox
-        .prepare_cached(
-            "SELECT first_at_ms, verdict, code, meaning, way, copies, counts FROM report
-              WHERE consumer = ?1 AND message_id = ?2 AND message_id <> '' ORDER BY id",
-        )?
-        .query_map([&line.destination, &line.message_id], |row| {
-            Ok(json!({
-                "at_ms": row.get::<_, i64>(0)?, "verdict": row.get::<_, String>(1)?, "code": row.get::<_, String>(2)?,
-                "meaning": row.get::<_, String>(3)?, "way": row.get::<_, String>(4)?, "copies": row.get::<_, i64>(5)?,
-                "quarantined": !row.get::<_, bool>(6)?,
-            }))
-        })?
-        .collect()
-}
-
-fn audit(file: &Connection, message_id: &str) -> rusqlite::Result<Vec<Value>> {
-    file.prepare_cached("SELECT at_ms, verb, who, state_before, state_after, note FROM audit WHERE target = ?1 ORDER BY id")?
-        .query_map([message_id], |row| {
-            Ok(json!({
-                "at_ms": row.get::<_, i64>(0)?, "verb": row.get::<_, String>(1)?, "who": row.get::<_, String>(2)?,
-                "before": row.get::<_, String>(3)?, "after": row.get::<_, String>(4)?, "note": row.get::<_, String>(5)?,
-            }))
-        })?
-        .collect()
 }

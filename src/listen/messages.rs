@@ -1,6 +1,6 @@
 //! `POST /v1/messages/{id}/hold`, `/release`, `/cancel`, `/try-now`: as the commands, through the same verbs.
 //!
-//! Body: `{"note": "..."}` or nothing; `?source=NAME` where more than one source has the key. Answers `{"moved": true, "text": "..."}`: 200 done (or so already), 404 no such
+//! Body: `{"note": "..."}` or nothing; `?source=NAME` where more than one source has the key. Answers `{"moved": true, "already": false, "text": "..."}`: 200 done (or so already), 404 no such
 //! message, 409 its state does not allow it or it went to the vendor before, 422 a field is wrong, 503 not now.
 
 use rusqlite::TransactionBehavior;
@@ -80,10 +80,11 @@ fn act(context: &Context, request: &Request<'_>, verb: Verb) -> Answer {
         }
     };
     let moved = matches!(said, Said::Moved(Moved::Yes(_)));
-    if moved {
+    let already = matches!(said, Said::Moved(Moved::Already(_)));
+    if moved && !asked.dry_run {
         context.wake(&file);
     }
-    let (status, text) = hand::sentence(verb, &said);
-    let object = json!({ "message_id": row.map(|row| row.message_id), "source": file.source(), "moved": moved && !asked.dry_run, "text": text });
+    let (status, text) = hand::sentence(verb, &said, asked.dry_run);
+    let object = json!({ "message_id": row.map(|row| row.message_id), "source": file.source(), "moved": moved && !asked.dry_run, "already": already, "text": text });
     Answer::json(status, object.to_string() + "\n")
 }

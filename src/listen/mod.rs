@@ -131,9 +131,7 @@ fn committed<T>(reply: &Receiver<Result<T, String>>) -> Result<T, Answer> {
     match reply.recv_timeout(COMMIT_WAIT) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(_)) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-            let mut answer = Answer::text(503, "the inbox cannot be written now; try again\n");
-            answer.header("Retry-After", "10");
-            Err(answer)
+            Err(sentence(503, "the agent cannot write its inbox now; try again"))
         }
     }
 }

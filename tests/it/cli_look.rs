@@ -298,6 +298,13 @@ fn a_mistake_in_the_settings_does_not_make_the_operator_blind() {
             &["hold", "k"],
             &["release", "k"],
             &["sql", "SELECT 1"],
+            &["verify"],
+            &["clock"],
+            &["dest"],
+            &["source", "list"],
+            &["suppress", "add", "01099998888"],
+            &["suppress", "list"],
+            &["drain", "--end"],
         ] {
             let (code, _, error) = world.onceward(args);
             assert_eq!(code, 0, "{args:?}: {error}");
@@ -307,6 +314,53 @@ fn a_mistake_in_the_settings_does_not_make_the_operator_blind() {
     }
     std::fs::write(&world.config, good.replace("state_dir = ", "state_dri = ")).expect("written");
     assert_eq!(world.onceward(&["status"]).0, 78, "the default folder is not the one that was meant");
+}
+
+/// The brakes of a running agent do not hang on the file that it read at its start.
+#[test]
+fn a_mistake_in_the_settings_does_not_take_the_brakes_away() {
+    let world = World::listening("");
+    world.faults(&["status=500,first=1"]);
+    let open = world.put_plain("open");
+    let agent = world.agent();
+    world.wait_inbox(&open, "ERROR");
+    let good = std::fs::read_to_string(&world.config).expect("reads");
+    for (number, broken) in [
+        good.replace("[agent]", "[agent]\nbogus = 1"),
+        good.replace("threads = 4", "threads ="),
+        good.clone(),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        std::fs::write(&world.config, broken).expect("written");
+        let copy = world.dir.path().join(format!("copy-{number}"));
+        let copy = copy.to_str().expect("UTF-8");
+        for args in [
+            &["pause", "gateway", "--reason", "stop"][..],
+            &["pause", "--reason", "stop all"],
+            &["resume"],
+            &["settle", "open", "--sent", "--note", "they have it"],
+            &["dest", "probe", "gateway"],
+            &["drain", "--timeout", "10s"],
+            &["drain", "--end"],
+            &["backup", copy],
+            &["verify"],
+        ] {
+            let (code, said, error) = world.onceward(args);
+            assert_eq!(code, 0, "{number} {args:?}: {said}{error}");
+        }
+    }
+    agent.stop();
+    // With the agent down the file alone says what "all" is: a mistake that has nothing to do with it is no obstacle.
+    std::fs::write(&world.config, good.replace("[agent]", "[agent]\nbogus = 1")).expect("written");
+    let (code, said, error) = world.onceward(&["pause", "--reason", "stop all"]);
+    assert_eq!((code, said.as_str()), (0, "gateway paused\nbiz paused\n"), "{error}");
+    std::fs::write(&world.config, good.replace("[[destination]]", "[[destinaton]]")).expect("written");
+    assert_eq!(world.onceward(&["pause", "--reason", "stop all"]).0, 78, "half of them is not all");
+    for args in [&["enqueue", "-"][..], &["purge", "--dry-run"], &["alert", "test"]] {
+        assert_eq!(world.onceward(args).0, 78, "{args:?} goes by what stands there");
+    }
 }
 
 /// Goal: another user is told with 77 which group to join. Root becomes nobody; others lose their own permissions.

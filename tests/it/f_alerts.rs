@@ -248,6 +248,25 @@ fn disk_is_told_and_its_end_too() {
     agent.stop();
 }
 
+/// The default interval is 15 minutes: a second trouble is not left to it.
+#[test]
+fn after_an_all_clear_the_next_trouble_is_told_at_once() {
+    let receiver = Receiver::new(Answer::Status(200));
+    let world = world("", "");
+    world.faults(&["status=500"]);
+    let agent = start(&world, &receiver, &[]);
+    let first = world.put_plain("first");
+    world.wait_inbox(&first, "ERROR");
+    receiver.wait("ALERT ERROR gateway");
+    world.inbox().execute("UPDATE inbox SET status = 'SENT' WHERE status = 'ERROR'", []).expect("settled");
+    receiver.wait("ALL CLEAR ERROR gateway");
+    std::thread::sleep(Duration::from_secs(10));
+    let second = world.put_plain("second");
+    world.wait_inbox(&second, "ERROR");
+    world.wait("the second is told, too", |_| kinds(&receiver).get("ALERT ERROR gateway") == Some(&2));
+    agent.stop();
+}
+
 #[test]
 fn alerts_go_out_while_the_database_cannot_be_written() {
     let receiver = Receiver::new(Answer::Status(200));

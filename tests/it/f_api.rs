@@ -252,6 +252,16 @@ fn a_member_of_the_group_sees_through_the_socket_what_the_inbox_holds() {
     assert!(code == 0 && shown.contains("SENT since") && shown.contains("ACCEPTED"), "{shown} {error}");
     assert!(!shown.contains("01000000001") && shown.contains("010****01"), "{shown}");
     assert_eq!(world.as_stranger(&["show", "nobody"]).0, 66);
+    let (code, shown, error) = world.as_stranger(&["show", "sent", "--json"]);
+    let story: Value = serde_json::from_str(&shown).unwrap_or_else(|_| panic!("{shown} {error}"));
+    assert_eq!((code, story["vendor"]["status"].as_str()), (0, Some("SENT")), "{shown}");
+    // What only would be is not called done, and what stands so already is not counted as done.
+    let (code, said, error) = world.as_stranger(&["cancel", &fresh, "--dry-run"]);
+    assert!(code == 0 && said.contains("would be cancelled") && !said.contains("now"), "{said} {error}");
+    assert!(said.contains("1 would be cancelled, 0 not (dry run: nothing was changed)"), "{said}");
+    assert_eq!(world.outbox_state(&fresh).0, "HELD");
+    let (code, said, error) = world.as_stranger(&["hold", &fresh]);
+    assert!(code == 0 && said.contains("0 held, 1 already, 0 not"), "{said} {error}");
     let (code, shown, error) = world.as_stranger(&["queue", "--state", "published"]);
     assert!(code == 0 && shown.contains(&sent) && shown.contains("SENT"), "{shown} {error}");
     let (code, shown, error) = world.as_stranger(&["dest"]);

@@ -111,6 +111,26 @@ fn f19_a_transaction_held_while_calls_are_under_way_loses_no_outcome() {
 }
 
 #[test]
+fn f19_a_held_inbox_is_shown_by_status_and_a_verdict_says_why_it_was_not_taken() {
+    let world = World::listening("");
+    world.faults(&["status=500"]);
+    let agent = world.agent();
+    let id = world.put_plain("k");
+    world.wait_inbox(&id, "ERROR");
+    let (_, out, _) = world.onceward(&["status"]);
+    assert!(!out.contains("LOCKED"), "{out}");
+    let Some(shell) = Shell::open(&world.inbox_path(), "BEGIN EXCLUSIVE;") else { return };
+    world.wait("held", |world| !onceward::db::holder::of(&world.inbox_path()).is_empty());
+    let (code, out, _) = world.onceward(&["status"]);
+    let named = format!("inbox.db: pid {} [sqlite3] (write lock)", shell.child.id());
+    assert!(code == 0 && out.contains("LOCKED") && out.contains(&named), "{out}");
+    let (code, _, error) = world.onceward(&["settle", "k", "--sent", "--note", "they have it"]);
+    assert!(code == 75 && error.contains("the agent cannot write its inbox now"), "{code} {error}");
+    shell.leave();
+    agent.stop();
+}
+
+#[test]
 fn f19_a_long_select_is_named_sending_goes_on_and_the_log_is_cut_back() {
     let world = World::new();
     let agent = world.agent();

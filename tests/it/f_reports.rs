@@ -623,6 +623,21 @@ fn a_person_settles_while_the_agent_runs_and_while_it_is_down() {
     it.world.wait_outbox(&ids[1], "PUBLISHED");
     assert_eq!(it.world.arrivals(&ids[1]), 2, "once before the reset, once by order of a person");
     assert_eq!(it.world.count(&format!("SELECT count(*) FROM attempt WHERE message_id = '{}'", ids[1])), 2);
+    let (code, said, _) = it.world.onceward(&["verify"]);
+    assert!(code == 0 && said.contains("ERROR 1 (by retention, or proven not sent)"), "{said}");
+    // The command and the API tell the same story, a person's verdict in it.
+    let (_, said, _) = it.world.onceward(&["show", &ids[0], "--json"]);
+    let shown: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(
+        (shown["audit"][0]["note"].as_str(), shown["deeds"][0]["after"].as_str()),
+        (Some("they have it"), Some("SENT")),
+        "{said}"
+    );
+    for (name, value) in it.world.get(&format!("/v1/messages/{}", ids[0])).as_object().expect("an object") {
+        if name != "vendor" {
+            assert_eq!(&shown[name], value, "{name}");
+        }
+    }
     agent.stop();
     // Down: with its lock.
     let (code, said, _) = settle("k2", &["--failed", "--note", "they refused it"]);
@@ -636,6 +651,25 @@ fn a_person_settles_while_the_agent_runs_and_while_it_is_down() {
         .world
         .count("SELECT count(*) FROM audit WHERE who LIKE 'uid %' AND state_before = 'ERROR' AND note <> ''");
     assert_eq!(audit, 4, "one row for each verdict that was one");
+    agent.stop();
+}
+
+/// A trace context that is none, put by plain SQL, is not dropped in silence either.
+#[test]
+fn every_call_whose_answer_is_not_known_counts_as_tried() {
+    let it = Listening::webhook();
+    it.world.faults(&["reset=read,first=2"]);
+    let agent = it.world.agent();
+    let id = it.error("k");
+    let (code, said, _) =
+        it.world.onceward(&["settle", "k", "--not-sent", "--i-checked-the-vendor", "--note", "never had it"]);
+    assert_eq!(code, 0, "{said}");
+    it.world.wait("called again", |world| world.arrivals(&id) == 2);
+    it.world.wait_inbox(&id, "ERROR");
+    it.world.outbox().execute("UPDATE outbox SET traceparent = 'bad'", []).expect("written");
+    let (_, shown, _) = it.world.onceward(&["show", "k"]);
+    assert!(shown.contains("tried: 2 calls whose answers are not known; no report"), "{shown}");
+    assert!(shown.contains("bad (no W3C trace context"), "{shown}");
     agent.stop();
 }
 
@@ -723,6 +757,13 @@ fn a_report_forbids_not_sent() {
     let id = it.error("k");
     it.report(&posted("m1", "KAT", "7305", &id, 1_700_000_000));
     assert_eq!(it.row(&id).0, "ERROR", "the vendor itself is not sure");
+    let (_, said, _) = it.world.onceward(&["show", "k", "--json"]);
+    let shown: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(
+        (shown["reports"][0]["code"].as_str(), shown["reports"][1].is_null()),
+        (Some("7305"), true),
+        "{said}"
+    );
     let (code, said, _) =
         it.world.onceward(&["settle", "k", "--not-sent", "--i-checked-the-vendor", "--note", "I think so"]);
     assert!(code == 1 && said.contains("the vendor has it"), "{said}");

@@ -29,7 +29,7 @@ impl Desk {
         self.book.raise(key(cause), 1, "text".into(), self.now(), self.at_ms());
     }
     fn clear(&mut self, cause: Cause) {
-        self.book.clear(&key(cause), self.at_ms());
+        self.book.clear(&key(cause), self.now(), self.at_ms());
     }
     /// Delivers all that is due: (cause, kind, new).
     fn tell(&mut self, hook: HookNumber) -> Vec<(Cause, NoticeKind, i64)> {
@@ -89,6 +89,42 @@ fn what_opens_and_closes_all_day_makes_at_most_two_notices_an_interval() {
     assert_eq!(told.iter().map(|(_, _, new)| new).sum::<i64>(), 1_800, "every one is counted");
 }
 
+/// Quiet for this long after the all-clear, then a trouble that lasts: when it is told.
+#[test]
+fn a_new_trouble_after_an_all_clear_does_not_wait_for_the_interval() {
+    for (quiet, told_after) in [(1, 10), (9, 10), (10, 0), (300, 0)] {
+        let mut desk = Desk::new(1);
+        desk.raise(Cause::Error);
+        desk.tell(JOURNAL);
+        desk.at += Duration::from_secs(5);
+        desk.clear(Cause::Error);
+        assert_eq!(desk.tell(JOURNAL), [(Cause::Error, NoticeKind::Clear, 0)]);
+        desk.at += Duration::from_secs(quiet);
+        desk.raise(Cause::Error);
+        let due = desk.now() + Duration::from_secs(told_after);
+        assert!(desk.book.next_at(JOURNAL, desk.now()).is_some_and(|at| at <= due), "after {quiet} s");
+        desk.at += Duration::from_secs(told_after);
+        assert_eq!(desk.tell(JOURNAL), [(Cause::Error, NoticeKind::Raised, 1)], "after {quiet} s");
+    }
+}
+
+/// Each time for a minute: a pair an interval, and one more for each all-clear.
+#[test]
+fn slow_flapping_makes_at_most_three_notices_an_interval() {
+    let mut desk = Desk::new(1);
+    let mut told = 0;
+    for minute in 0..600 {
+        desk.at = minute * MINUTE;
+        if minute % 2 == 0 {
+            desk.raise(Cause::DestinationClosed);
+        } else {
+            desk.clear(Cause::DestinationClosed);
+        }
+        told += desk.tell(JOURNAL).len();
+    }
+    assert!((120..=182).contains(&told), "{told}");
+}
+
 #[test]
 fn a_notice_that_is_not_delivered_stays_due_and_holds_up_no_other() {
     let mut desk = Desk::new(1);
@@ -110,7 +146,7 @@ fn a_notice_that_is_not_delivered_stays_due_and_holds_up_no_other() {
 fn events_have_no_end() {
     let mut desk = Desk::new(1);
     desk.raise(Cause::Expired);
-    assert!(!desk.book.clear(&key(Cause::Expired), 0));
+    assert!(!desk.book.clear(&key(Cause::Expired), desk.now(), 0));
     assert_eq!(desk.tell(JOURNAL), [(Cause::Expired, NoticeKind::Raised, 1)]);
 }
 

@@ -1,45 +1,114 @@
-//! The facts of `show` as one JSON object. Never: a whole number without `--reveal`.
+//! The facts of `show` as one JSON object: the local API's answer, and the command's, which has some older names beside
+//! them. Never: a whole number or a text unless they are to be revealed.
 
+use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::{Value, json};
 
-use super::facts::{Found, calls, deeds};
+use super::facts::{self, Found, calls, deeds};
 use super::now::{as_message, now_text};
-use crate::cli::views::{self, Views};
+use crate::cli::views::{self, Line, Views};
 use crate::cli::{Failure, Outcome, output};
 use crate::config::Settings;
 use crate::exit;
 
-/// The same facts as one object.
+/// What the command prints.
 pub(super) fn as_json(views: &Views, settings: &Settings, found: Found, reveal: bool) -> Outcome {
     let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());
+    let mut all = object(views, settings, found, reveal).map_err(io)?;
+    // The same under the names of before, for scripts.
+    let names = [
+        "ordering_key",
+        "claimed_by",
+        "claimed_until_ms",
+        "traceparent",
+        "wiped_at_ms",
+        "payload_bytes",
+        "payload",
+    ];
+    all["more"] = names.iter().map(|name| ((*name).to_owned(), all[*name].clone())).collect();
+    all["deeds"] = all["audit"].clone();
+    if all["vendor"].is_object() {
+        all["vendor"]["reference"] = all["vendor"]["ref"].clone();
+    }
+    all["vendor_visible"] = json!(views.inbox.is_some());
+    output::print(&(output::json(&all)? + "\n"))
+}
+
+/// Everything about the message of an id or key; `None` where there is none.
+pub(crate) fn story(
+    views: &Views,
+    settings: &Settings,
+    id: &str,
+    reveal: bool,
+) -> rusqlite::Result<Option<Value>> {
+    facts::find(views.rows(), id)?.map(|found| object(views, settings, found, reveal)).transpose()
+}
+
+fn object(views: &Views, settings: &Settings, found: Found, reveal: bool) -> rusqlite::Result<Value> {
     let message = as_message(&found.line, &found.payload);
     let Found { mut line, payload, ordering_key, claimed_by, claimed_until_ms, traceparent, wiped_at_ms } =
         found;
-    let facts = json!({
-        "ordering_key": ordering_key, "claimed_by": claimed_by, "claimed_until_ms": claimed_until_ms,
-        "traceparent": traceparent, "wiped_at_ms": wiped_at_ms, "payload_bytes": payload.len(), "payload": reveal.then_some(payload),
+    let mut audit: Vec<Value> =
+        deeds(views.rows(), &line.message_id)?.iter().map(|deed| json!(deed)).collect();
+    let mut all = json!({
+        "source": views.source.as_ref().map(|(name, _)| name), "ordering_key": ordering_key, "claimed_by": claimed_by,
+        "claimed_until_ms": claimed_until_ms, "traceparent": traceparent, "wiped_at_ms": wiped_at_ms,
+        "payload_bytes": payload.len(), "vendor": null, "calls": [], "reports": [], "look_up": null,
     });
-    let deeds = deeds(views.rows(), &line.message_id).map_err(io)?;
-    let (mut vendor, mut called) = (Value::Null, Vec::new());
+    if reveal {
+        all["payload"] = json!(payload);
+    }
     if let Some(inbox) = &views.inbox {
-        if let Some(fate) = views::fate(inbox, &line.destination, &line.message_id).map_err(io)? {
-            vendor = json!({
-                "status": fate.status, "code": fate.vendor_code, "reference": fate.vendor_ref, "reason": fate.reason,
+        if let Some(fate) = views::fate(inbox, &line.destination, &line.message_id)? {
+            all["vendor"] = json!({
+                "status": fate.status, "code": fate.vendor_code, "ref": fate.vendor_ref, "reason": fate.reason,
                 "delivery": fate.delivery, "claimed_at_ms": fate.claimed_at_ms, "finished_at_ms": fate.finished_at_ms,
                 "settled_by": fate.settled_by,
             });
             line.fate = Some(fate.status);
             line.delivery = fate.delivery;
         }
-        called = calls(inbox, &line.message_id).map_err(io)?;
+        all["calls"] = json!(calls(inbox, &line.message_id)?);
+        all["reports"] = json!(reports(inbox, &line)?);
+        all["look_up"] = json!(look_up(inbox, &line)?);
+        audit.extend(deeds(inbox, &line.message_id)?.iter().map(|deed| json!(deed)));
+        audit.sort_by_key(|deed| deed["at_ms"].as_i64());
     }
-    let now = now_text(&line, &message, views, settings, line.fate.as_deref()).map_err(io)?;
+    all["audit"] = json!(audit);
+    all["now"] = json!(now_text(&line, &message, views, settings, line.fate.as_deref())?);
     if !reveal {
         line.recipient = output::masked(&line.recipient);
     }
-    let object = json!({
-        "message": line, "source": views.source.as_ref().map(|(name, _)| name), "more": facts, "vendor": vendor, "vendor_visible": views.inbox.is_some(), "calls": called,
-        "deeds": deeds, "now": now,
-    });
-    output::print(&(output::json(&object)? + "\n"))
+    all["message"] = json!(line);
+    Ok(all)
+}
+
+fn reports(inbox: &Connection, line: &Line) -> rusqlite::Result<Vec<Value>> {
+    inbox
+        .prepare_cached(
+            "SELECT first_at_ms, verdict, code, meaning, item, way, copies, counts FROM report
+              WHERE consumer = ?1 AND message_id = ?2 AND message_id <> '' ORDER BY id",
+        )?
+        .query_map([&line.destination, &line.message_id], |row| {
+            Ok(json!({
+                "at_ms": row.get::<_, i64>(0)?, "verdict": row.get::<_, String>(1)?, "code": row.get::<_, String>(2)?,
+                "meaning": row.get::<_, String>(3)?, "item": row.get::<_, String>(4)?, "way": row.get::<_, String>(5)?,
+                "copies": row.get::<_, i64>(6)?, "quarantined": !row.get::<_, bool>(7)?,
+            }))
+        })?
+        .collect()
+}
+
+fn look_up(inbox: &Connection, line: &Line) -> rusqlite::Result<Option<Value>> {
+    inbox
+        .prepare_cached(
+            "SELECT asked, last_at_ms, next_at_ms, last_said FROM inquiry WHERE consumer = ?1 AND message_id = ?2",
+        )?
+        .query_row(params![line.destination, line.message_id], |row| {
+            Ok(json!({
+                "asked": row.get::<_, i64>(0)?, "last_at_ms": row.get::<_, i64>(1)?,
+                "next_at_ms": row.get::<_, Option<i64>>(2)?, "said": row.get::<_, String>(3)?,
+            }))
+        })
+        .optional()
 }

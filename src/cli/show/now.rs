@@ -4,7 +4,7 @@
 
 use rusqlite::OptionalExtension;
 
-use crate::cli::views::{self, Line, Views};
+use crate::cli::views::{Line, Views};
 use crate::cli::{dest, output};
 use crate::clock::wall_ms;
 use crate::config::Settings;
@@ -26,21 +26,6 @@ pub(super) fn now_text(
         "PENDING" => waits(line, message, views, settings, alive),
         _ => Ok(why(line, fate, alive)),
     }
-}
-
-/// The same for the local API.
-pub(crate) fn now(
-    views: &Views,
-    settings: &Settings,
-    line: &Line,
-    payload: &str,
-) -> rusqlite::Result<String> {
-    let fate = match &views.inbox {
-        Some(inbox) => views::fate(inbox, &line.destination, &line.message_id)?,
-        None => None,
-    };
-    let message = as_message(line, payload);
-    now_text(line, &message, views, settings, fate.as_ref().map(|fate| fate.status.as_str()))
 }
 
 /// The row as the rules see it.

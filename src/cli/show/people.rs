@@ -6,6 +6,7 @@ use crate::cli::views::{self, Views};
 use crate::cli::{Failure, Outcome, filter, output, permission, settling};
 use crate::config::Settings;
 use crate::exit;
+use crate::message::Message;
 use crate::outboxes::File;
 use crate::vendor::fitness::Fitness;
 
@@ -58,7 +59,13 @@ pub(super) fn for_people(
         say("order lane", key.clone());
     }
     if let Some(trace) = traceparent {
-        say("traceparent", trace.clone());
+        let of_row = Message { traceparent: Some(trace.clone()), ..as_message(line, payload) };
+        let bad = if of_row.trace_context().is_none() {
+            " (no W3C trace context: neither in log lines nor in calls)"
+        } else {
+            ""
+        };
+        say("traceparent", format!("{trace}{bad}"));
     }
     if line.closed_at_ms.is_none()
         && let Some(held) = views.held()

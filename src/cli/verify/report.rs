@@ -71,7 +71,8 @@ pub(super) fn for_people(report: &Report, inbox_read: bool, took_ms: u128) -> St
     say("let go", format!("{} (by retention)", list(&report.let_go)));
     if inbox_read {
         say("inbox", list(&report.inbox));
-        say("let go", format!("{} (by retention)", list(&report.inbox_let_go)));
+        // The ledger counts rows that went by their state, not by why.
+        say("let go", format!("{} (by retention, or proven not sent)", list(&report.inbox_let_go)));
     } else {
         say("inbox", "NOT READ: this user may not".into());
     }
