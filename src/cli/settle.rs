@@ -89,25 +89,31 @@ fn one(file: &SettingsFile, settings: &Settings, id: &str, end: End, note: &str,
         return tell(&message_id, answer.status, &text);
     }
     let inbox = views::inbox(&state)?;
-    let in_its_file = || -> Result<(MessageId, Destination, Rearmed), Failure> {
-        let home = super::source::of_message(file, settings, inbox.as_ref(), id)?;
+    let home = match super::source::of_message(file, settings, inbox.as_ref(), id) {
+        // No such source, or several files with this key: for the person to say.
+        Err(why) if [exit::NO_INPUT, exit::USAGE].contains(&why.code) => return Err(why),
+        home => home,
+    };
+    let in_its_file = || -> Result<Option<(MessageId, Destination, Rearmed)>, Failure> {
+        let home = home?;
         let io = |error: rusqlite::Error| agent_call::db_failure(home.path(), &error);
         let reader = home.reader()?;
         let Some((message_id, destination)) = outbox::find(&reader, id).map_err(io)? else {
-            return Err(Failure::new(exit::NO_INPUT, format!("no message has the id or key {id:?}")));
+            return Ok(None);
         };
         let could = outbox::could_rearm(&reader, &message_id).map_err(io)?;
-        Ok((message_id, destination, could))
+        Ok(Some((message_id, destination, could)))
     };
     let (message_id, destination) = match in_its_file() {
-        Ok((message_id, _, Rearmed::Wiped)) if end == End::NotSent => {
+        Ok(None) => {
+            return Err(Failure::new(exit::NO_INPUT, format!("no message has the id or key {id:?}")));
+        }
+        Ok(Some((message_id, _, Rearmed::Wiped))) if end == End::NotSent => {
             let text = "its content was wiped: nothing can be sent; settle it as failed";
             return tell(message_id.as_str(), 409, text);
         }
-        Ok((message_id, destination, _)) => (message_id, destination),
-        Err(why) if end == End::NotSent || [exit::NO_INPUT, exit::USAGE].contains(&why.code) => {
-            return Err(why);
-        }
+        Ok(Some((message_id, destination, _))) => (message_id, destination),
+        Err(why) if end == End::NotSent => return Err(why),
         // Its file is out of reach; only what was not sent needs it.
         Err(why) => {
             let known = inbox.as_ref().map(|inbox| settle::known_by_id(inbox, &settings.destinations, id));
