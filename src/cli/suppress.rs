@@ -16,8 +16,9 @@ use crate::limits::FIELD_CHARS_MAX;
 use crate::message::Class;
 use crate::policy::consent::OptOut;
 use crate::policy::number::canonical;
+use crate::store::audit::{self, Deed};
 use crate::store::suppress;
-use crate::{db, exit};
+use crate::{db, exit, who};
 
 /// Lines in one commit.
 const CHUNK: usize = 500;
@@ -177,9 +178,27 @@ fn add(
         for recipient in recipients {
             added += usize::from(suppress::add(tx, recipient, covers, note, now_ms)?);
         }
+        if added > 0 {
+            let after = format!("{added} added");
+            audited(tx, "SUPPRESS_ADD", covers, note.unwrap_or_default(), &after, now_ms)?;
+        }
         Ok(added)
     })
     .map_err(|error| failed(&error))
+}
+
+/// One deed for each commit. The audit holds no number: whose opt-out it was, the list itself says.
+fn audited(
+    tx: &Connection,
+    verb: &str,
+    covers: &OptOut,
+    note: &str,
+    after: &str,
+    at_ms: i64,
+) -> rusqlite::Result<()> {
+    let who = who::this_process();
+    let destination = &covers.destination;
+    audit::append(tx, &Deed { at_ms, who: &who, verb, target: "", destination, note, before: "", after })
 }
 
 fn failed(error: &rusqlite::Error) -> Failure {
@@ -192,7 +211,11 @@ fn remove(connection: &mut Connection, recipients: &[String], covers: &OptOut) -
     let mut missing = 0;
     for (index, recipient) in recipients.iter().enumerate() {
         let (removed, left) = db::write(connection, |tx| {
-            Ok((suppress::remove(tx, recipient, covers)?, suppress::find(tx, recipient, None)?.len()))
+            let removed = suppress::remove(tx, recipient, covers)?;
+            if removed {
+                audited(tx, "SUPPRESS_REMOVE", covers, "", "1 removed", wall_ms())?;
+            }
+            Ok((removed, suppress::find(tx, recipient, None)?.len()))
         })
         .map_err(|error| failed(&error))?;
         missing += usize::from(!removed);

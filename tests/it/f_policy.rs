@@ -273,6 +273,13 @@ fn suppress_import_takes_lines_and_names_bad_ones() {
     assert!(error.contains("line 3: a number begins with 0") && !error.contains("1012345678"), "{error}");
     let (_, listed, _) = world.onceward(&["suppress", "list", "--reveal", "--json"]);
     assert!(listed.contains("\"01011112222\"") && listed.contains("\"+12125550100\""), "{listed}");
+    assert_eq!(world.onceward(&["suppress", "remove", "010-1111-2222", "--class", "ADVERTISING"]).0, 0);
+    let audit: Vec<String> = world
+        .outbox()
+        .prepare("SELECT verb || ' ' || state_after FROM audit WHERE who LIKE 'uid %' ORDER BY id")
+        .and_then(|mut rows| rows.query_map([], |row| row.get(0))?.collect())
+        .expect("reads");
+    assert_eq!(audit, ["SUPPRESS_ADD 2 added", "SUPPRESS_REMOVE 1 removed"], "who did it, and no number");
     assert_eq!(world.onceward(&["suppress", "add", "010-1111-2222", "--dest", "nowhere"]).0, 65);
     assert_eq!(world.onceward(&["suppress", "import", "/nonexistent"]).0, 66);
 }
