@@ -35,7 +35,7 @@ pub fn of(path: &Path) -> Vec<Holder> {
 }
 
 /// Those that keep others from writing for a while: a short commit is nobody's trouble, so who is seen is looked for
-/// again until they are gone or [`LASTS`] is over.
+/// again until they are gone or one second is over.
 pub fn lasting(path: &Path, except: Option<u32>) -> Vec<Holder> {
     let blocking = || {
         let mut holders = of(path);
