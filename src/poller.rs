@@ -23,6 +23,7 @@ use crate::alert::{Alerts, Cause};
 use crate::cli::output;
 use crate::clock::wall_ms;
 use crate::db::kill;
+use crate::db::pool::Pool;
 use crate::db::writer::{Work, Writer};
 use crate::hold::Hold;
 use crate::message::Destination;
@@ -30,6 +31,7 @@ use crate::policy::Policy;
 use crate::rate::Rate;
 use crate::report::intake::{Effect, TakeIn, Taken};
 use crate::report::{self, Report, Verdict, Way};
+use crate::store::attempt;
 use crate::store::inbox::Applied;
 use crate::vendor::{Refused, ReportSource, Vendor};
 
@@ -67,17 +69,24 @@ pub fn take_in(
 }
 
 /// Log lines for what was settled, and one alert for each kind of trouble, whatever the number.
-pub fn tell(alerts: &Alerts, destination: &Destination, reports: &[Report], effects: &[Effect]) {
+pub fn tell(
+    alerts: &Alerts,
+    inbox: &Pool,
+    destination: &Destination,
+    reports: &[Report],
+    effects: &[Effect],
+) {
     let (mut unmatched, mut conflicts, mut unlisted) = ((0, ""), (0, ""), (0, ""));
     for (report, effect) in reports.iter().zip(effects) {
         let note = |into: &mut (i64, &str)| into.0 += 1;
         if let Applied::Moved { from, to, .. } = effect.applied {
             log::warn!(
-                "{} settled dest={destination} {from} -> {to} by a report: {} {} ({})",
+                "{} settled dest={destination} {from} -> {to} by a report: {} {} ({}){}",
                 report.reference,
                 report.verdict.as_str(),
                 report.code,
-                report.meaning
+                report.meaning,
+                attempt::traced(inbox, &report.reference)
             );
         }
         if effect.taken == Taken::Contradiction || effect.overrules_an_answer() {
@@ -134,6 +143,8 @@ pub struct Poller {
     pub rate: Arc<Rate>,
     /// The inbox's one writer.
     pub writer: Writer,
+    /// Readers of the inbox.
+    pub inbox: Pool,
     /// For the local day.
     pub policy: Arc<Policy>,
     /// To tell people.
@@ -254,7 +265,7 @@ impl Poller {
                 let stored = reply.recv().unwrap_or_else(|_| Err("the writer has stopped".into()));
                 let effects = stored
                     .map_err(|why| Refused { reason: format!("they cannot be stored: {why}"), wait: None })?;
-                tell(&self.alerts, &self.account.destination, part, &effects);
+                tell(&self.alerts, &self.inbox, &self.account.destination, part, &effects);
             }
             let _ = kill::point("poller-before-confirm");
             let items: BTreeSet<&str> = reports.iter().map(|report| report.vendor_item.as_str()).collect();

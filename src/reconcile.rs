@@ -26,7 +26,7 @@ use crate::policy::Policy;
 use crate::rate::Rate;
 use crate::settle::{self, End, Opened, RearmDone, Settle, Settled, Speaker};
 use crate::store::inquiry::{self, Due, Inquiry};
-use crate::store::{inbox, rearm};
+use crate::store::{attempt, inbox, rearm};
 use crate::vendor::{LookedUp, Vendor};
 
 /// Pauses before each asking; the last repeats.
@@ -192,7 +192,8 @@ impl Reconciler {
         let told = told.recv();
         match told {
             Ok(Some(Settled::Yes)) => {
-                log::warn!("{message_id} settled dest={} by its look-up: {said}", self.destination);
+                let traced = attempt::traced(&self.inbox, message_id.as_str());
+                log::warn!("{message_id} settled dest={} by its look-up: {said}{traced}", self.destination);
                 if end == Some(End::NotSent) {
                     self.rearm.ring();
                 }

@@ -116,6 +116,7 @@ pub(super) fn start(common: Common<'_>) -> Result<Destinations, StartError> {
                         every: *every,
                         rate: rate.clone(),
                         writer: writer.clone(),
+                        inbox: inbox_pool.clone(),
                         policy: policy.clone(),
                         alerts: alerts.clone(),
                         stop: stop.clone(),

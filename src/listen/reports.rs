@@ -42,7 +42,7 @@ pub(super) fn take_in(context: &Context, request: &Request<'_>) -> Answer {
     context.writer.submit(work);
     match committed(&reply) {
         Ok(effects) => {
-            poller::tell(&context.alerts, destination, &reports, &effects);
+            poller::tell(&context.alerts, &context.inbox, destination, &reports, &effects);
             let _ = kill::point("webhook-before-answer");
             Answer::text(200, "ok\n")
         }

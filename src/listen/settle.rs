@@ -14,6 +14,7 @@ use crate::deed::Deed;
 use crate::message::{Destination, MessageId};
 use crate::outboxes::File;
 use crate::settle::{self, End, Settle, Settled, Speaker};
+use crate::store::attempt;
 use crate::store::outbox::{self, Rearmed};
 
 /// Longest note, characters.
@@ -86,11 +87,12 @@ pub(super) fn settle(context: &Context, request: &Request<'_>) -> Answer {
     let id = verdict.message_id.clone();
     let (day, told) =
         (context.policy.day(wall_ms()), format!("{} settled dest={}", verdict.message_id, verdict.consumer));
+    let traced = attempt::traced(&context.inbox, id.as_str());
     let (work, reply) = Deed::work(
         move |tx| settle::apply(tx, &verdict, &day, wall_ms()),
         move |settled| {
             if *settled == Settled::Yes {
-                log::warn!("{told} as {}", end.as_str());
+                log::warn!("{told} as {}{traced}", end.as_str());
             }
         },
     );

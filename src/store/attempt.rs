@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, params};
 
+use crate::db::pool::Pool;
 use crate::db::writer::Work;
 use crate::message::{Destination, MessageId, OwnerId, Timing};
 
@@ -55,6 +56,17 @@ pub struct Attempt {
     pub claimed_by: OwnerId,
     /// Trace context.
     pub traceparent: Option<String>,
+}
+
+/// The end of a log line about a message whose call is over: the trace context of its last call, or nothing.
+pub fn traced(readers: &Pool, message_id: &str) -> String {
+    let found: Option<String> = readers.get().ok().and_then(|reader| {
+        reader
+            .prepare_cached("SELECT traceparent FROM attempt WHERE message_id = ?1 ORDER BY id DESC LIMIT 1")
+            .and_then(|mut last| last.query_row([message_id], |row| row.get(0)))
+            .unwrap_or_default()
+    });
+    found.map(|trace| format!(" traceparent={trace}")).unwrap_or_default()
 }
 
 /// Work: a call that was not the last of its claim. Applied again after a failed commit, it stands once.

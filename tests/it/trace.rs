@@ -63,3 +63,20 @@ fn a_traceparent_goes_from_the_producer_to_the_vendor() {
     assert!(shown.contains(TRACE), "{shown}");
     agent.stop();
 }
+
+/// What settles an unknown outcome later is told with the trace of its call, too.
+#[test]
+fn a_verdict_is_logged_with_the_trace_of_its_call() {
+    let world = World::listening("");
+    world.faults(&["reset=read,accepted=yes"]);
+    let args = ["enqueue", "--key", "k", "--kind", "TEST", "--dest", "gateway", "--to", "01000000001"];
+    let (code, id, error) =
+        world.onceward(&[&args[..], &["--payload", "{}", "--traceparent", TRACE]].concat());
+    assert_eq!(code, 0, "{error}");
+    let agent = world.agent();
+    world.wait_inbox(id.trim(), "ERROR");
+    let (code, said, error) = world.onceward(&["settle", id.trim(), "--sent", "--note", "asked them"]);
+    assert_eq!(code, 0, "{said}{error}");
+    agent.wait_log(&format!("settled dest=gateway as sent traceparent={TRACE}"));
+    agent.stop();
+}
