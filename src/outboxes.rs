@@ -31,6 +31,14 @@ struct Listed {
     agent_id: Option<String>,
 }
 
+impl Listed {
+    /// Whether the file says that it is the one that was added, and this agent's.
+    fn is_ours(&self, file: &Connection) -> rusqlite::Result<bool> {
+        let Some(agent_id) = &self.agent_id else { return Ok(false) };
+        source::is_served_by(file, &self.source_id, agent_id)
+    }
+}
+
 impl File {
     /// Where it is.
     pub fn path(&self) -> &Path {
@@ -64,10 +72,7 @@ impl File {
         };
         let connection = opened.map_err(|error| log::debug!("not looked at: {error}")).ok()?;
         if let Some(listed) = &self.source {
-            let is = |key, expected| meta::get(&connection, key).is_ok_and(|found| found == expected);
-            if !is("source_id", Some(listed.source_id.clone())) || !is("served_by", listed.agent_id.clone()) {
-                return None;
-            }
+            listed.is_ours(&connection).ok().filter(|ours| *ours)?;
         }
         Some(connection)
     }
@@ -80,14 +85,8 @@ impl File {
         let sqlite = |error| DbError::sqlite(&self.path, error);
         let connection = source::open_writer(&self.path)?;
         connection.execute_batch("PRAGMA synchronous = FULL").map_err(sqlite)?;
-        let id = meta::get(&connection, "source_id").map_err(sqlite)?;
-        let served_by = meta::get(&connection, "served_by").map_err(sqlite)?;
-        if id.as_deref() != Some(&listed.source_id) || served_by != listed.agent_id {
-            let reason = format!(
-                "is not the file that was added as {name}, or another agent has taken it over; nothing was changed. If it shall be served, `onceward source add {name} FILE` again",
-                name = listed.name
-            );
-            return Err(DbError::Foreign { path: self.path.clone(), reason });
+        if !listed.is_ours(&connection).map_err(sqlite)? {
+            return Err(source::not_ours(&self.path, &listed.name));
         }
         Ok(connection)
     }

@@ -474,6 +474,17 @@ mod tests {
     use super::*;
     use rusqlite::ErrorCode;
 
+    /// A writer on a new inbox, to be stepped; the folder goes when it is dropped.
+    fn writer() -> (tempfile::TempDir, Writer, Room) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("inbox.db");
+        let connection = super::super::create(&path, Part::Inbox).expect("created");
+        let (checkpointer, _room) =
+            Checkpointer::new(path.clone(), Part::Inbox, Arc::default()).expect("a checkpointer");
+        let (writer, room) = Writer::new(path, Part::Inbox, connection, checkpointer, |_, _, _| Ok(()), None);
+        (dir, writer, room)
+    }
+
     /// An outcome that meets a failing disk first and is refused by the data afterwards.
     struct Refused(u32);
 
@@ -494,13 +505,7 @@ mod tests {
 
     #[test]
     fn a_kept_outcome_that_is_refused_at_last_does_not_leave_the_writer_in_trouble() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("inbox.db");
-        let connection = super::super::create(&path, Part::Inbox).expect("created");
-        let (checkpointer, _room) =
-            Checkpointer::new(path.clone(), Part::Inbox, Arc::default()).expect("a checkpointer");
-        let (writer, mut room) =
-            Writer::new(path, Part::Inbox, connection, checkpointer, |_, _, _| Ok(()), None);
+        let (_dir, writer, mut room) = writer();
         writer.submit(Box::new(Refused(0)));
         room.step();
         assert!(writer.is_in_trouble(), "the disk failed and the outcome is owed");
@@ -543,13 +548,7 @@ mod tests {
 
     #[test]
     fn who_is_told_that_a_claim_failed_can_see_that_its_undo_is_owed() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("inbox.db");
-        let connection = super::super::create(&path, Part::Inbox).expect("created");
-        let (checkpointer, _room) =
-            Checkpointer::new(path.clone(), Part::Inbox, Arc::default()).expect("a checkpointer");
-        let (writer, mut room) =
-            Writer::new(path, Part::Inbox, connection, checkpointer, |_, _, _| Ok(()), None);
+        let (_dir, writer, mut room) = writer();
         let seen = Arc::default();
         writer.submit(Box::new(ClaimThatFails(writer.clone(), Arc::clone(&seen))));
         room.step();
