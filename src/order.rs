@@ -155,15 +155,20 @@ impl<'f> Looks<'f> {
         let Some(key) = &message.ordering_key else { return Turn::Mine };
         let (files, name) = (self.files, self.name);
         let open = self.open.get_or_insert_with(|| {
-            let others = files.others(name).into_iter();
-            others.map(|entry| (reader(&entry), entry)).map(|(reader, entry)| (entry, reader)).collect()
+            let looked_into = |entry| {
+                let reader = reader(&entry);
+                (entry, reader)
+            };
+            files.others(name).into_iter().map(looked_into).collect()
         });
         for (entry, reader) in open {
-            let whose =
-                if entry.name.is_empty() { "outbox.db".into() } else { format!("the source {}", entry.name) };
+            let whose = || match &*entry.name {
+                "" => "outbox.db".to_owned(),
+                name => format!("the source {name}"),
+            };
             // A moment later it can be read, or its own relay is in trouble, too.
             let unseen = || Turn::After {
-                why: format!("{whose} cannot be looked into now for earlier messages of its order lane"),
+                why: format!("{} cannot be looked into now for earlier messages of its order lane", whose()),
                 pause: KEY_ELSEWHERE_PAUSE,
             };
             match reader.as_ref().map(|reader| outbox::lane_head(reader, key)) {
@@ -171,7 +176,7 @@ impl<'f> Looks<'f> {
                     let behind = (entry.name.to_string(), head.id);
                     let pause = files.pause(name, key, behind, least(&head, now_ms));
                     return Turn::After {
-                        why: format!("behind an earlier message of its order lane in {whose}"),
+                        why: format!("behind an earlier message of its order lane in {}", whose()),
                         pause,
                     };
                 }
