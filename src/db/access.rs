@@ -9,6 +9,7 @@
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{Access, access};
 
@@ -17,8 +18,52 @@ use super::DbError;
 /// The files that SQLite keeps beside a database.
 const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
 
-/// Fails, with the command that mends it, where this user cannot use the file or would lock its owner out.
+/// How long a side file may be in the making: root's SQLite makes it first and gives it to the file's owner next, so for
+/// a moment it is closed to everybody else.
+const IN_THE_MAKING: Duration = Duration::from_millis(500);
+/// Between two looks at it.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// Fails, with the command that mends it, where this user cannot use the file or would lock its owner out. Waits up to
+/// half a second for a side file that somebody is just making.
 pub fn usable(path: &Path) -> Result<(), DbError> {
+    let begun = Instant::now();
+    loop {
+        match usable_now(path) {
+            Err(_) if begun.elapsed() < IN_THE_MAKING && in_the_making(path) => {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            looked => return looked,
+        }
+    }
+}
+
+/// Opens by `open`, again for half a second where SQLite was refused a file: what it met may have been a side file in
+/// the making, and a connection that met one read-only stays read-only.
+pub fn patiently<T>(mut open: impl FnMut() -> Result<T, DbError>) -> Result<T, DbError> {
+    let begun = Instant::now();
+    loop {
+        match open() {
+            Err(error) if error.is_refusal() && begun.elapsed() < IN_THE_MAKING => {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// Whether a side file changed hands, or came, within the last moment.
+fn in_the_making(path: &Path) -> bool {
+    let now_ms =
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as i64);
+    let young = |file: &Metadata| {
+        let changed_ms = file.ctime().saturating_mul(1000).saturating_add(file.ctime_nsec() / 1_000_000);
+        now_ms.abs_diff(changed_ms) < 2 * IN_THE_MAKING.as_millis() as u64
+    };
+    beside(path).iter().any(|file| std::fs::metadata(file).is_ok_and(|file| young(&file)))
+}
+
+fn usable_now(path: &Path) -> Result<(), DbError> {
     let file = std::fs::metadata(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => DbError::Away { path: path.to_owned() },
         _ => DbError::NotPermitted { path: path.to_owned(), reason: error.to_string() },
@@ -48,8 +93,10 @@ pub fn usable(path: &Path) -> Result<(), DbError> {
         return refused(folder_path, why);
     }
     for beside in beside(path) {
+        // One that is gone meanwhile, with the last connection, is closed to nobody.
         if let Ok(metadata) = std::fs::metadata(&beside)
-            && access(&beside, Access::READ_OK | Access::WRITE_OK).is_err()
+            && access(&beside, Access::READ_OK | Access::WRITE_OK)
+                .is_err_and(|error| error != rustix::io::Errno::NOENT)
         {
             let why = format!(
                 "was left by another user ({}) and user {} may not write it; as root: `chown {}:{} {path}` and `chmod {:o} {path}` (never delete it: it may hold committed messages)",

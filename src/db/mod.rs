@@ -126,14 +126,10 @@ pub enum DbError {
 impl DbError {
     /// Wraps SQLite's error with the file's name.
     pub fn sqlite(path: &Path, source: rusqlite::Error) -> Self {
-        match source.sqlite_error_code() {
-            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen)
-                if !may_write(path) =>
-            {
-                Self::NotPermitted { path: path.to_owned(), reason: "permission denied".into() }
-            }
-            _ => Self::Sqlite { path: path.to_owned(), source },
+        if is_refused(&source) && !may_write(path) {
+            return Self::NotPermitted { path: path.to_owned(), reason: "permission denied".into() };
         }
+        Self::Sqlite { path: path.to_owned(), source }
     }
     /// Another agent has taken the source over while this one served it.
     pub fn taken_over(path: &Path) -> Self {
@@ -146,10 +142,22 @@ impl DbError {
             source.sqlite_error_code(), Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt)
         ))
     }
+    /// Whether SQLite was refused a file, though this user may write the database and its folder.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Sqlite { source, .. } if is_refused(source))
+    }
     /// Whether waiting may help (somebody holds the lock, the disk is full).
     pub fn is_temporary(&self) -> bool {
         matches!(self, Self::Sqlite { source, .. } if is_busy(source) || is_full(source))
     }
+}
+
+/// SQLite may not write, or open, a file.
+fn is_refused(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen)
+    )
 }
 
 /// Somebody else holds the lock.
@@ -171,33 +179,44 @@ fn may_write(path: &Path) -> bool {
 
 /// Opens an existing file for writing. Fails where it is missing, newer, or where a pragma does not take.
 pub fn open_writer(path: &Path, part: Part, durability: Durability) -> Result<Connection, DbError> {
+    let opened = access::patiently(|| {
+        let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        let sqlite = |source| DbError::sqlite(path, source);
+        prepare_writer(&connection, durability).map_err(sqlite)?;
+        migrate::check_version(&connection, path, part)?;
+        may_begin(&connection).map_err(sqlite)?;
+        Ok(connection)
+    });
     // "unable to open database file" helps nobody: look for what another user left beside it (S25).
-    let explained = |source: rusqlite::Error| match source.sqlite_error_code() {
-        Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
-            access::usable(path).err().unwrap_or_else(|| DbError::sqlite(path, source))
-        }
-        _ => DbError::sqlite(path, source),
-    };
-    let connection = match open(path, OpenFlags::SQLITE_OPEN_READ_WRITE) {
-        Err(DbError::Sqlite { source, .. }) => return Err(explained(source)),
-        opened => opened?,
-    };
-    prepare_writer(&connection, durability).map_err(explained)?;
-    migrate::check_version(&connection, path, part)?;
-    Ok(connection)
+    opened
+        .map_err(|error| if error.is_refusal() { access::usable(path).err().unwrap_or(error) } else { error })
+}
+
+/// Fails where this connection could only read, because it met the `-wal` or `-shm` in a moment in which they were
+/// closed to it. Whoever holds the lock now is no reason to wait.
+fn may_begin(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(Duration::ZERO)?;
+    let begun = connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK");
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    match begun {
+        Err(error) if is_busy(&error) => Ok(()),
+        begun => begun,
+    }
 }
 
 /// Opens an existing file for reading only; never creates, never writes a row.
 pub fn open_reader(path: &Path, part: Part) -> Result<Connection, DbError> {
-    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-    let set = || -> rusqlite::Result<()> {
-        connection.busy_timeout(BUSY_TIMEOUT)?;
-        connection
-            .execute_batch("PRAGMA temp_store = MEMORY; PRAGMA mmap_size = 0; PRAGMA cache_size = -512;")
-    };
-    set().map_err(|source| DbError::sqlite(path, source))?;
-    migrate::check_version(&connection, path, part)?;
-    Ok(connection)
+    access::patiently(|| {
+        let connection = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        let set = || -> rusqlite::Result<()> {
+            connection.busy_timeout(BUSY_TIMEOUT)?;
+            connection
+                .execute_batch("PRAGMA temp_store = MEMORY; PRAGMA mmap_size = 0; PRAGMA cache_size = -512;")
+        };
+        set().map_err(|source| DbError::sqlite(path, source))?;
+        migrate::check_version(&connection, path, part)?;
+        Ok(connection)
+    })
 }
 
 /// Opens or creates a file and brings it to the newest schema: for `init` and `source add` alone.

@@ -205,6 +205,34 @@ fn s25_a_file_that_a_tool_left_closed_is_named_with_the_command_that_opens_it() 
 }
 
 #[test]
+fn s25_side_files_that_root_is_just_making_keep_no_agent_from_starting() {
+    let Some(world) = world() else { return };
+    let id = world.put_plain("waits");
+    // Root's SQLite makes a -wal and a -shm and gives them to the owner a moment later; for that moment they are
+    // closed to the agent, or (0644) open for reading only, and a connection that meets them so stays read-only.
+    for bits in [0o600, 0o644] {
+        let made: Vec<PathBuf> = [world.outbox_path(), world.inbox_path()]
+            .iter()
+            .flat_map(|path| ["-wal", "-shm"].map(|end| PathBuf::from(format!("{}{end}", path.display()))))
+            .collect();
+        for path in &made {
+            std::fs::write(path, "").expect("made");
+            chown(path, Some(0), Some(0)).expect("root's");
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(bits)).expect("closed");
+        }
+        let running = agent(&world, &[]);
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        for path in &made {
+            chown(path, Some(AGENT), Some(GROUP)).expect("given to the owner");
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).expect("opened");
+        }
+        running.wait_log("ready:");
+        world.wait_inbox(&id, "SENT");
+        running.stop();
+    }
+}
+
+#[test]
 fn s25_an_applications_file_is_served_only_where_the_agent_locks_the_application_out_of_nothing() {
     let Some(world) = world() else { return };
     let folder = world.dir.path().join("shop");

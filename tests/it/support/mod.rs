@@ -278,6 +278,13 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!(
+                "an agent of the failed test (ended: {:?}) said:\n{}",
+                self.child.try_wait(),
+                self.log()
+            );
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
