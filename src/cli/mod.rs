@@ -41,7 +41,7 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::exit;
+use crate::{db, exit};
 
 /// A command's failure: what to say and the documented exit code.
 #[derive(Debug)]
@@ -183,6 +183,7 @@ fn table() -> clap::Command {
 
 /// Parses the command line, runs the command, prints its failure. Returns the exit code.
 pub fn main() -> i32 {
+    db::access::let_the_group_in();
     let cli = match table().try_get_matches().and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches))
     {
         Ok(cli) => cli,

@@ -9,11 +9,12 @@
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Access, access};
 
 use super::DbError;
+use crate::clock::wall_ms;
 
 /// The files that SQLite keeps beside a database.
 const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
@@ -54,8 +55,7 @@ pub fn patiently<T>(mut open: impl FnMut() -> Result<T, DbError>) -> Result<T, D
 
 /// Whether a side file changed hands, or came, within the last moment.
 fn in_the_making(path: &Path) -> bool {
-    let now_ms =
-        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as i64);
+    let now_ms = wall_ms();
     let young = |file: &Metadata| {
         let changed_ms = file.ctime().saturating_mul(1000).saturating_add(file.ctime_nsec() / 1_000_000);
         now_ms.abs_diff(changed_ms) < 2 * IN_THE_MAKING.as_millis() as u64
@@ -121,6 +121,15 @@ fn usable_now(path: &Path) -> Result<(), DbError> {
         folder = folder_path.display(),
     );
     refused(folder_path, why)
+}
+
+/// Takes the group's bits out of this process's umask. SQLite makes a side file under the umask and only then gives it
+/// the database's mode: a death between the two would leave a file that the owner's group cannot write. What is ours
+/// alone is made with a mode of its own.
+pub fn let_the_group_in() {
+    use rustix::fs::Mode;
+    let given = rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    let _ = rustix::process::umask(given & !Mode::RWXG);
 }
 
 /// Whether a side file made by another user than the file's owner is closed to that owner's group.

@@ -233,20 +233,24 @@ pub fn create(path: &Path, part: Part) -> Result<Connection, DbError> {
 /// stay. Marks are NORMAL in a WAL; in a rollback journal FULL, because there less could damage the file (S16).
 pub fn open_foreign_writer(path: &Path) -> Result<Connection, DbError> {
     access::usable(path)?;
-    let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    let set = || -> rusqlite::Result<()> {
-        connection.busy_timeout(BUSY_TIMEOUT)?;
-        connection.set_prepared_statement_cache_capacity(64);
-        let _stable =
-            connection.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-        let journal: String = connection.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
-        let synchronous = if journal == "wal" { 1 } else { 2 };
-        connection.execute_batch(&format!(
-            "PRAGMA synchronous = {synchronous}; PRAGMA temp_store = MEMORY; PRAGMA mmap_size = 0; PRAGMA cache_size = -1024;"
-        ))
-    };
-    set().map_err(|source| DbError::sqlite(path, source))?;
-    Ok(connection)
+    access::patiently(|| {
+        let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        let set = || -> rusqlite::Result<()> {
+            connection.busy_timeout(BUSY_TIMEOUT)?;
+            connection.set_prepared_statement_cache_capacity(64);
+            let _stable =
+                connection.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+            let journal: String = connection.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
+            let synchronous = if journal == "wal" { 1 } else { 2 };
+            connection.execute_batch(&format!(
+                "PRAGMA synchronous = {synchronous}; PRAGMA temp_store = MEMORY; PRAGMA mmap_size = 0; PRAGMA cache_size = -1024;"
+            ))?;
+            // A rollback journal is opened anew by each write; the application's lock is left alone there.
+            if journal == "wal" { may_begin(&connection) } else { Ok(()) }
+        };
+        set().map_err(|source| DbError::sqlite(path, source))?;
+        Ok(connection)
+    })
 }
 
 /// Opens an application's own file for reading, where that leaves no file behind that locks the application out.

@@ -258,6 +258,11 @@ fn s25_an_applications_file_is_served_only_where_the_agent_locks_the_application
     }
     // The agent joined the application's group, but file and folder do not fit yet.
     let running = agent(&world, &[GROUP, APPLICATION]);
+    running.wait_log("starts:");
+    // Else a death between SQLite's open and its fchmod leaves a journal that the application cannot write.
+    let umask = std::fs::read_to_string(format!("/proc/{}/status", running.pid())).expect("reads");
+    let umask = umask.lines().find_map(|line| line.strip_prefix("Umask:")).expect("its umask").trim();
+    assert_eq!(umask.as_bytes()[umask.len() - 2], b'0', "{umask}");
     let insert = |journal: &str, key: &str| {
         let sql = INSERT.replace("KEY", key);
         let path = file(journal);
