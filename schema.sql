@@ -85,7 +85,10 @@ CREATE INDEX outbox_body ON outbox (closed_at_ms) WHERE closed_at_ms IS NOT NULL
 CREATE INDEX outbox_key ON outbox (closed_at_ms) WHERE closed_at_ms IS NOT NULL AND wiped_at_ms IS NOT NULL;
 CREATE INDEX outbox_lane ON outbox (ordering_key, id) WHERE ordering_key IS NOT NULL AND closed_at_ms IS NULL;
 
--- A second row under a known dedup_key: kept apart, never sent. Holds personal data like the outbox itself.
+-- A second row under a known dedup_key: kept apart, never sent. Holds personal data like the outbox itself. Whether
+-- another text of recipient or payload says the same (blanks in the JSON, a number with dashes), or what a wiped row had
+-- said, SQL cannot tell: such a row is SAME_KEY_OTHER_TEXT until the agent has compared it, within seconds. The same: it
+-- goes. Other content: SAME_KEY_OTHER_CONTENT, and an alert.
 CREATE TABLE quarantine (
   id               INTEGER PRIMARY KEY AUTOINCREMENT,
   at_ms            INTEGER NOT NULL,
@@ -102,21 +105,7 @@ CREATE TABLE quarantine (
 CREATE INDEX quarantine_key ON quarantine (dedup_key);
 CREATE INDEX quarantine_body ON quarantine (at_ms) WHERE recipient IS NOT NULL OR payload IS NOT NULL;
 CREATE INDEX quarantine_age ON quarantine (at_ms);
-
--- A row under the key of a wiped one: SQL cannot tell whether it says the same, the agent compares fingerprints within
--- seconds. The same: gone. Other content: on to quarantine. Never sent.
-CREATE TABLE outbox_recheck (
-  id               INTEGER PRIMARY KEY AUTOINCREMENT,
-  at_ms            INTEGER NOT NULL,
-  dedup_key        TEXT NOT NULL,
-  kind             TEXT,
-  class            TEXT,
-  destination      TEXT,
-  recipient        TEXT,
-  payload          TEXT,
-  ordering_key     TEXT
-);
-CREATE INDEX outbox_recheck_key ON outbox_recheck (dedup_key);
+CREATE INDEX quarantine_compare ON quarantine (dedup_key) WHERE reason = 'SAME_KEY_OTHER_TEXT';
 
 -- Counts that outlive the rows, kept by triggers in the very transaction: accepted = rows that are there + deleted ones.
 CREATE TABLE outbox_ledger (
@@ -166,34 +155,36 @@ BEGIN
   SELECT RAISE(IGNORE);
 END;
 
+-- An opt-out that can never be found is refused: it looks like a number (no letter in it), but has characters that no
+-- number is compared with (a dash or a digit of another script, a line break).
+CREATE TRIGGER suppress_readable BEFORE INSERT ON suppress
+WHEN length(NEW.recipient) >= 7
+  AND NEW.recipient GLOB '*[^0-9+() .-]*'
+  AND NEW.recipient NOT GLOB '*[A-Za-z@_#:À-῿぀-힣豈-﫿]*'
+BEGIN
+  SELECT RAISE(ABORT, 'onceward: this recipient looks like a phone number that cannot be read; write it in digits with nothing but + - ( ) . and blanks');
+END;
+
 -- The same event again is harmless, whatever the statement (INSERT, OR IGNORE, OR REPLACE, DO UPDATE): the first row
--- stands. Other content under the same key goes to quarantine, once per content.
+-- stands. Anything else under the same key goes to quarantine, once per content.
 CREATE TRIGGER outbox_same_key BEFORE INSERT ON outbox
 WHEN EXISTS (SELECT 1 FROM outbox WHERE dedup_key = NEW.dedup_key)
 BEGIN
   INSERT INTO quarantine (at_ms, dedup_key, first_message_id, kind, class, destination, recipient, payload, ordering_key, reason)
   SELECT CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER), NEW.dedup_key, first.message_id, NEW.kind,
-         NEW.class, NEW.destination, NEW.recipient, NEW.payload, NEW.ordering_key, 'SAME_KEY_OTHER_CONTENT'
+         NEW.class, NEW.destination, NEW.recipient, NEW.payload, NEW.ordering_key,
+         CASE WHEN first.kind IS NOT NEW.kind OR first.class IS NOT NEW.class OR first.ordering_key IS NOT NEW.ordering_key
+                OR (NEW.destination <> '' AND first.destination <> '' AND first.destination IS NOT NEW.destination)
+              THEN 'SAME_KEY_OTHER_CONTENT' ELSE 'SAME_KEY_OTHER_TEXT' END
     FROM outbox AS first
    WHERE first.dedup_key = NEW.dedup_key
      AND (first.kind IS NOT NEW.kind OR first.class IS NOT NEW.class OR first.ordering_key IS NOT NEW.ordering_key
-          OR (first.wiped_at_ms IS NULL
-              AND (first.recipient IS NOT NEW.recipient OR first.payload IS NOT NEW.payload))
+          OR first.wiped_at_ms IS NOT NULL OR first.recipient IS NOT NEW.recipient OR first.payload IS NOT NEW.payload
           OR (NEW.destination <> '' AND first.destination <> '' AND first.destination IS NOT NEW.destination))
      AND NOT EXISTS (SELECT 1 FROM quarantine AS q
                       WHERE q.dedup_key = NEW.dedup_key AND q.kind IS NEW.kind AND q.class IS NEW.class
                         AND q.destination IS NEW.destination AND q.recipient IS NEW.recipient
                         AND q.payload IS NEW.payload AND q.ordering_key IS NEW.ordering_key);
-  INSERT INTO outbox_recheck (at_ms, dedup_key, kind, class, destination, recipient, payload, ordering_key)
-  SELECT CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER), NEW.dedup_key, NEW.kind, NEW.class,
-         NEW.destination, NEW.recipient, NEW.payload, NEW.ordering_key
-    FROM outbox AS first
-   WHERE first.dedup_key = NEW.dedup_key AND first.wiped_at_ms IS NOT NULL
-     AND first.kind IS NEW.kind AND first.class IS NEW.class AND first.ordering_key IS NEW.ordering_key
-     AND NOT (NEW.destination <> '' AND first.destination <> '' AND first.destination IS NOT NEW.destination)
-     AND NOT EXISTS (SELECT 1 FROM outbox_recheck AS r
-                      WHERE r.dedup_key = NEW.dedup_key AND r.destination IS NEW.destination
-                        AND r.recipient IS NEW.recipient AND r.payload IS NEW.payload);
   SELECT RAISE(IGNORE);
 END;
 
@@ -345,6 +336,7 @@ BEGIN
 END;
 
 CREATE TRIGGER quarantine_deleted AFTER DELETE ON quarantine
+WHEN OLD.reason <> 'SAME_KEY_OTHER_TEXT'
 BEGIN
   UPDATE outbox_ledger SET count = count + 1 WHERE what = 'QUARANTINED';
 END;

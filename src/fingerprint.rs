@@ -1,6 +1,6 @@
 //! Pure: a short, versioned hash of what is sent, so that one message id can never quietly stand for two contents.
 //!
-//! Version 2 covers kind, recipient and the payload in its canonical form, separated by NUL (which a CHECK keeps out of
+//! Version 3 covers kind, recipient and payload in their canonical forms, separated by NUL (which a CHECK keeps out of
 //! them), SHA-256 cut to 128 bits. Another canonical form gets another version; only equal versions are compared.
 
 use std::borrow::Cow;
@@ -9,9 +9,10 @@ use ring::digest::{Context, SHA256};
 use serde_json::Value;
 
 use crate::message::Message;
+use crate::policy::number;
 use crate::vendor::json;
 
-/// `2:` and 32 hex digits.
+/// `3:` and 32 hex digits.
 pub fn of(message: &Message) -> String {
     of_parts(&message.kind, &message.recipient, &message.payload)
 }
@@ -19,12 +20,23 @@ pub fn of(message: &Message) -> String {
 /// The same from the three parts, where there is no whole message: a row that is wiped, a producer's repeat.
 pub fn of_parts(kind: &str, recipient: &str, payload: &str) -> String {
     let mut context = Context::new(&SHA256);
-    for part in [kind, recipient, &*canonical(payload)] {
+    for part in [kind, &*one_form(recipient, number::country(payload).as_deref()), &*canonical(payload)] {
         context.update(part.as_bytes());
         context.update(&[0]);
     }
     let digest = context.finish();
-    format!("2:{}", hex(&digest.as_ref()[..16]))
+    format!("3:{}", hex(&digest.as_ref()[..16]))
+}
+
+/// Whether two fingerprints prove two contents: those of two versions prove nothing.
+pub fn tells_apart(a: &str, b: &str) -> bool {
+    let version = |text: &str| text.split_once(':').map(|(version, _)| version.to_owned());
+    a != b && version(a).is_some() && version(a) == version(b)
+}
+
+/// One person's number is one text, whether a producer wrote it with marks or `enqueue` stored it.
+fn one_form(recipient: &str, country: Option<&str>) -> String {
+    number::stored(recipient, country).unwrap_or_else(|_| number::canonical(recipient))
 }
 
 /// Lower-case hex digits.
@@ -54,6 +66,17 @@ fn is_exact(value: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_number_is_one_content_and_versions_are_not_compared() {
+        let of = |recipient: &str, payload: &str| of_parts("K", recipient, payload);
+        assert_eq!(of("010-0000-0001", "{ }"), of("+82 10 0000 0001", "{}"));
+        assert_eq!(of("212-555-0100", r#"{"country":"1"}"#), of("+12125550100", r#"{ "country": "1" }"#));
+        assert!(tells_apart(&of("010-0000-0001", "{}"), &of("010-0000-0002", "{}")));
+        assert!(tells_apart(&of("store-1", "{}"), &of("store1", "{}")));
+        assert!(!tells_apart("2:00", "3:01"));
+        assert!(!tells_apart(&of("a", "{}"), ""));
+    }
 
     #[test]
     fn the_same_json_is_one_text_and_different_json_never_is() {

@@ -3,9 +3,11 @@
 //! Under the outbox's write lock no relay can claim the row, so what the inbox says then stays true until the commit. A
 //! row that waits again although its message went out (its mark was lost) is never called held or cancelled.
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 
 use crate::lifecycle::{InboxState, OutboxState};
+use crate::message::MessageId;
+use crate::store::inbox;
 use crate::store::outbox::verbs::{self, By, Found, Moved, Verb};
 
 /// What became of the wish.
@@ -34,7 +36,7 @@ pub fn one(
     if verb != Verb::Release && verb.leaves().contains(&row.status) {
         match inbox {
             Some(inbox) => {
-                if let Some(fate) = fate(inbox, &row.message_id)? {
+                if let Some(fate) = inbox::of_row(inbox, tx, &MessageId::new(&row.message_id))? {
                     return Ok((Some(row), Said::Gone(fate)));
                 }
             }
@@ -44,14 +46,6 @@ pub fn one(
     }
     let moved = verbs::apply(tx, verb, &row.message_id, by, now_ms)?;
     Ok((Some(row), Said::Moved(moved)))
-}
-
-/// The inbox's word for a message, whatever destination it was sent under.
-fn fate(inbox: &Connection, message_id: &str) -> rusqlite::Result<Option<InboxState>> {
-    inbox
-        .prepare_cached("SELECT status FROM inbox WHERE message_id = ?1")?
-        .query_row([message_id], |row| row.get(0))
-        .optional()
 }
 
 /// Status of the local API and one sentence, which begins behind the id. A dry run's says what would be.

@@ -222,7 +222,7 @@ fn report(settings: &Settings, sandbox: &Sandbox) -> Result<bool, Failure> {
         .collect::<rusqlite::Result<_>>()
         .map_err(io)?;
     for (message_id, destination, status) in rows {
-        let fate = views::fate(inbox, &destination, &message_id).map_err(io)?;
+        let fate = views::fate(inbox, &views.outbox, &destination, &message_id).map_err(io)?;
         let counts = sandbox.ledger().counts(&message_id);
         // Whole requests that were not plainly refused: what may have reached a customer.
         let arrivals = u64::from(counts.arrived).saturating_sub(u64::from(counts.refused));

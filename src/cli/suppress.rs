@@ -15,7 +15,7 @@ use crate::config::Settings;
 use crate::limits::FIELD_CHARS_MAX;
 use crate::message::Class;
 use crate::policy::consent::OptOut;
-use crate::policy::number::canonical;
+use crate::policy::number::{canonical, forms};
 use crate::store::audit::{self, Deed};
 use crate::store::suppress;
 use crate::{db, exit, who};
@@ -210,12 +210,13 @@ fn remove(connection: &mut Connection, recipients: &[String], covers: &OptOut) -
     let mut out = String::new();
     let mut missing = 0;
     for (index, recipient) in recipients.iter().enumerate() {
+        let forms = forms(recipient, None);
         let (removed, left) = db::write(connection, |tx| {
-            let removed = suppress::remove(tx, recipient, covers)?;
+            let removed = suppress::remove(tx, &forms, covers)?;
             if removed {
                 audited(tx, "SUPPRESS_REMOVE", covers, "", "1 removed", wall_ms())?;
             }
-            Ok((removed, suppress::find(tx, recipient, None)?.len()))
+            Ok((removed, suppress::find(tx, &forms)?.len()))
         })
         .map_err(|error| failed(&error))?;
         missing += usize::from(!removed);
@@ -233,7 +234,7 @@ fn remove(connection: &mut Connection, recipients: &[String], covers: &OptOut) -
 
 fn list(settings: &Settings, only: Option<&str>, reveal: bool, json: bool) -> Outcome {
     let views = super::views::open(settings)?;
-    let only = only.map(canonical);
+    let only = only.map(|recipient| forms(recipient, None));
     let entries = suppress::list(&views.outbox, only.as_deref())
         .map_err(|error| Failure::new(exit::IO, error.to_string()))?;
     let shown = |number: &str| if reveal { number.to_owned() } else { output::masked(number) };

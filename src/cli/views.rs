@@ -9,9 +9,10 @@ use crate::config::Settings;
 use crate::db::identity::WitnessFiles;
 use crate::db::{self, DbError, Part};
 use crate::incarnation::{in_words, judge};
+use crate::message::MessageId;
 use crate::outboxes::File;
 use crate::owner::{self, StateDir};
-use crate::store::incarnation;
+use crate::store::{inbox as of_inbox, incarnation};
 
 /// Readers of both files.
 pub struct Views {
@@ -209,8 +210,16 @@ pub struct Fate {
     pub settled_by: Option<String>,
 }
 
-/// Looks a message up in the inbox.
-pub fn fate(inbox: &Connection, destination: &str, message_id: &str) -> rusqlite::Result<Option<Fate>> {
+/// Looks a message of an outbox up in the inbox.
+pub fn fate(
+    inbox: &Connection,
+    outbox: &Connection,
+    destination: &str,
+    message_id: &str,
+) -> rusqlite::Result<Option<Fate>> {
+    if of_inbox::of_row(inbox, outbox, &MessageId::new(message_id))?.is_none() {
+        return Ok(None);
+    }
     inbox
         .prepare_cached(
             "SELECT status, vendor_code, vendor_ref, reason, delivery, claimed_at_ms, finished_at_ms, settled_by, delivery_code

@@ -39,7 +39,10 @@ fn section(part: Part) -> &'static str {
 /// The steps of a part. What the inbox shall have of a later step of `once` becomes a step of its own here.
 fn steps(part: Part) -> Vec<Vec<&'static str>> {
     match part {
-        Part::Outbox | Part::Once => vec![vec![section(part)]],
+        Part::Once => vec![vec![section(part)]],
+        Part::Outbox => {
+            vec![vec![include_str!("road/outbox_1.sql")], vec![include_str!("road/outbox_2.sql")]]
+        }
         Part::Inbox => vec![
             vec![include_str!("road/inbox_1.sql")],
             vec![section(Part::Once), include_str!("road/inbox_2.sql")],

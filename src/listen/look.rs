@@ -138,7 +138,8 @@ pub(super) fn messages(context: &Context, request: &Request<'_>) -> Answer {
         for mut line in lines {
             line.recipient = output::masked(&line.recipient);
             if let Some(inbox) = &views.inbox {
-                line.fate = views::fate(inbox, &line.destination, &line.message_id)?.map(|fate| fate.status);
+                line.fate = views::fate(inbox, views.rows(), &line.destination, &line.message_id)?
+                    .map(|fate| fate.status);
             }
             all.push(json!(line));
         }

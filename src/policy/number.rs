@@ -2,6 +2,10 @@
 //!
 //! No reason repeats a number. Whether a destination's recipients are phone numbers at all is the adapter's business.
 
+use std::collections::HashSet;
+
+use serde_json::Value;
+
 /// Longest number, digits (E.164 has 15; vendors' fields hold 16).
 const DIGITS_MAX: usize = 16;
 /// Shortest number, digits: special numbers such as 112.
@@ -20,13 +24,68 @@ pub fn canonical(text: &str) -> String {
     }
 }
 
+/// Every form under which the list of opt-outs may have a recipient, its canonical one first: an application's list may
+/// lack the country's code, its `+`, or the 0 that a spreadsheet takes away, and a foreign number may keep the 0 of
+/// calls at home. Never a form that reads as somebody else's number.
+pub fn forms(text: &str, country: Option<&str>) -> Vec<String> {
+    let own = canonical(text);
+    let mut forms = vec![own.clone()];
+    if !own.bytes().all(|byte| byte.is_ascii_digit() || byte == b'+') {
+        return forms;
+    }
+    if let Some((code, nationals)) = foreign(&own, abroad(country)) {
+        for national in nationals {
+            let bare = national.trim_start_matches('0');
+            for number in [national, bare, &format!("0{bare}")] {
+                forms.extend(["+", "00", ""].map(|sign| format!("{sign}{code}{number}")));
+            }
+        }
+    } else if let Some(rest) = own.strip_prefix('0').filter(|_| DOMESTIC_DIGITS.contains(&own.len())) {
+        forms.extend([format!("82{rest}"), format!("820{rest}")]);
+        if rest.starts_with('1') {
+            forms.push(rest.to_owned()); // a mobile number; no other begins with 10, 11, 16 to 19
+        }
+    }
+    let mut seen = HashSet::new();
+    forms.retain(|form| seen.insert(form.clone()));
+    forms
+}
+
+/// The calling code of a foreign number and what may be its national part.
+fn foreign<'a>(own: &'a str, country: Option<&'a str>) -> Option<(&'a str, Vec<&'a str>)> {
+    let written = own.strip_prefix('+').or_else(|| own.strip_prefix("00"));
+    if let Some(digits) = written {
+        let code = country.filter(|code| digits.starts_with(code)).unwrap_or_else(|| calling_code(digits));
+        return digits.strip_prefix(code).map(|national| (code, vec![national]));
+    }
+    // The code may stand before the number without a sign, or what looks like it is the number's own beginning.
+    let code = country?;
+    Some((code, std::iter::once(own).chain(own.strip_prefix(code)).collect()))
+}
+
+/// The country's code at the beginning of an international number: 1 and 7 have one digit, these have two, the others
+/// three (ITU-T E.164, list of assigned codes).
+fn calling_code(digits: &str) -> &str {
+    const TWO: &[&str] = &[
+        "20", "27", "30", "31", "32", "33", "34", "36", "39", "40", "41", "43", "44", "45", "46", "47", "48",
+        "49", "51", "52", "53", "54", "55", "56", "57", "58", "60", "61", "62", "63", "64", "65", "66", "81",
+        "82", "84", "86", "90", "91", "92", "93", "94", "95", "98",
+    ];
+    let length = match digits.as_bytes().first() {
+        Some(b'1' | b'7') => 1,
+        _ if digits.get(..2).is_some_and(|two| TWO.contains(&two)) => 2,
+        _ => 3,
+    };
+    digits.get(..length).unwrap_or(digits)
+}
+
 /// A registered sender number.
 pub fn sender(text: &str) -> Result<String, String> {
     digits("from", &domestic(&without_marks(text)))
 }
 
 /// A recipient as the vendor takes it; abroad by the payload's `country`, whose own code may stand before the number
-/// with a `+`.
+/// with a `+` or `00`. A 0 before a foreign number stays: in some countries (Italy) it belongs to it.
 pub fn recipient(text: &str, country: Option<&str>) -> Result<String, String> {
     let plain = without_marks(text.trim_matches(' '));
     let Some(country) = abroad(country) else {
@@ -60,7 +119,7 @@ pub fn recipient(text: &str, country: Option<&str>) -> Result<String, String> {
             "recipient: the payload's \"country\" is not a country's calling code, such as 1 or 81".into()
         );
     }
-    let national = match plain.strip_prefix('+') {
+    let national = match plain.strip_prefix('+').or_else(|| plain.strip_prefix("00")) {
         None => plain.as_str(),
         Some(rest) => rest
             .strip_prefix(country)
@@ -76,6 +135,15 @@ pub fn stored(text: &str, country: Option<&str>) -> Result<String, String> {
         None => number,
         Some(country) => format!("+{country}{number}"),
     })
+}
+
+/// The `country` of a payload. Parsed only where the word is there at all: most payloads have none.
+pub fn country(payload: &str) -> Option<String> {
+    if !payload.contains("\"country\"") {
+        return None;
+    }
+    let payload: Value = serde_json::from_str(payload).ok()?;
+    payload.get("country").and_then(Value::as_str).map(str::to_owned)
 }
 
 /// The calling code without `+`, unless it is Korea's own.
@@ -135,6 +203,8 @@ mod tests {
             ("212-555-0100", "1", "2125550100", "+12125550100"),
             ("+1 212 555 0100", "1", "2125550100", "+12125550100"),
             ("+81 90 0000 0000", "+81", "9000000000", "+819000000000"),
+            ("0012125550100", "1", "2125550100", "+12125550100"),
+            ("0081-90-0000-0000", "81", "9000000000", "+819000000000"),
         ] {
             assert_eq!(recipient(text, Some(country)).as_deref(), Ok(sent), "{text}");
             assert_eq!(stored(text, Some(country)).as_deref(), Ok(kept), "{text}");
@@ -144,7 +214,46 @@ mod tests {
         assert!(recipient("+44 20 0000 0000", Some("1")).is_err());
         assert!(recipient("+44 20 0000 0000", None).is_err());
         assert!(recipient("0044 20 0000 0000", None).is_err());
+        assert!(recipient("0044 20 0000 0000", Some("1")).is_err());
         assert!(recipient("20 0000 0000", Some("UK")).is_err());
+    }
+
+    #[test]
+    fn an_opt_out_is_found_however_the_list_has_the_number() {
+        for (recipient, country, listed) in [
+            ("010-0000-0001", None, "01000000001"),
+            ("010-0000-0001", None, "+82 10-0000-0001"),
+            ("010-0000-0001", None, "82-10-0000-0001"),
+            ("010-0000-0001", None, "82 010 0000 0001"),
+            ("010-0000-0001", None, "1000000001"),
+            ("+82 10 0000 0001", Some("82"), "82(0)10-0000-0001"),
+            ("02-000-0001", None, "8220000001"),
+            ("+81 90 0000 0000", None, "+81 (0)90-0000-0000"),
+            ("+81 90 0000 0000", None, "0081-90-0000-0000"),
+            ("090-0000-0000", Some("81"), "+819000000000"),
+            ("090-0000-0000", Some("81"), "+8109000000000"),
+            ("90-0000-0000", Some("+81"), "0081 090-0000-0000"),
+            ("0081 90 0000 0000", Some("81"), "81 90 0000 0000"),
+            ("819000000000", Some("81"), "+819000000000"),
+            ("0012125550100", Some("1"), "+1 (212) 555-0100"),
+            ("212-555-0100", Some("1"), "12125550100"),
+            ("+39 06 0000 0000", None, "+39 0600000000"),
+            ("+353 1 000 0000", None, "+35310000000"),
+        ] {
+            let forms = forms(recipient, country);
+            assert!(forms.contains(&canonical(listed)), "{recipient} {listed}: {forms:?}");
+            assert_eq!(forms[0], canonical(recipient));
+        }
+        for (recipient, country, listed) in [
+            ("02-000-0001", None, "20000001"), // it could be anybody's in a list of other numbers
+            ("090-0000-0000", Some("81"), "09000000001"),
+            ("2125550100", Some("1"), "02125550100"), // a Korean number
+            ("store-1", None, "1"),
+            ("12345", None, "012345"),
+        ] {
+            assert!(!forms(recipient, country).contains(&canonical(listed)), "{recipient} {listed}");
+        }
+        assert_eq!(forms("store 1", Some("81")), ["store 1"]);
     }
 
     #[test]

@@ -19,12 +19,15 @@ use crate::store::inbox;
 use crate::store::outbox::{self, Facts, RawText};
 
 impl Relay {
-    /// What the inbox knows of the message: then a rule must not close it, its mark was only lost. SENDING is no end
+    /// What the inbox knows of a row's message: then a rule must not close it, its mark was only lost. SENDING is no end
     /// yet: that claim may still be released, and a row closed for it would be lost (`tests/model/` found this).
-    pub(super) fn inbox_knows(&self, message_id: &MessageId) -> rusqlite::Result<Option<InboxState>> {
+    pub(super) fn inbox_knows(
+        &self,
+        tx: &Connection,
+        message_id: &MessageId,
+    ) -> rusqlite::Result<Option<InboxState>> {
         let reader = self.parts.inbox.get().map_err(|error| db::other(error.to_string()))?;
-        let known = inbox::look(&reader, message_id, &self.parts.owner, "")?;
-        Ok(known.map(|known| known.status))
+        inbox::of_row(&reader, tx, message_id)
     }
 
     /// Whether the inbox decides about a claimed row, by what it knows. One whose end it knows is PUBLISHED, since only
@@ -49,7 +52,7 @@ impl Relay {
     /// Whether the inbox knows the end of this row's message.
     pub(super) fn has_ended(&self, tx: &Connection, row: i64) -> rusqlite::Result<bool> {
         let Some(Facts { message_id, .. }) = outbox::facts(tx, row)? else { return Ok(true) };
-        let known = self.inbox_knows(&MessageId::new(message_id))?;
+        let known = self.inbox_knows(tx, &MessageId::new(message_id))?;
         Ok(known.is_some_and(|state| state != InboxState::Sending))
     }
 
@@ -62,7 +65,7 @@ impl Relay {
     ) -> rusqlite::Result<()> {
         let now_ms = clock.ms;
         for row in outbox::overdue(tx, clock.overdue_ms(), RELAY_SWEEP_MAX)? {
-            let known = self.inbox_knows(&row.message_id)?;
+            let known = self.inbox_knows(tx, &row.message_id)?;
             if known == Some(InboxState::Sending) {
                 continue; // its worker's confirm, or the sweeper, comes first
             }
@@ -127,7 +130,7 @@ impl Relay {
                         destination.lossy()
                     );
                     let message_id = &claimed.message.message_id;
-                    let known = self.inbox_knows(message_id)?;
+                    let known = self.inbox_knows(tx, message_id)?;
                     if !self.inbox_decides(tx, claimed.id, known, now_ms)?
                         && outbox::park(tx, claimed.id, &self.parts.owner, &reason, now_ms)?
                     {
@@ -149,7 +152,7 @@ impl Relay {
         round: &mut Round,
     ) -> rusqlite::Result<()> {
         let Some(Facts { destination, message_id, .. }) = outbox::facts(tx, id)? else { return Ok(()) };
-        let known = self.inbox_knows(&MessageId::new(&message_id))?;
+        let known = self.inbox_knows(tx, &MessageId::new(&message_id))?;
         if known == Some(InboxState::Sending)
             || !outbox::claim_one(tx, id, &self.parts.owner, now_ms, now_ms)?
         {
@@ -174,7 +177,7 @@ impl Relay {
         let outbox::Claimed { id, broken, message, .. } = claimed;
         let reason = format!("UNREADABLE: not text in UTF-8, or of the wrong type: {}", broken.join(", "));
         let known =
-            if broken.contains(&"message_id") { None } else { self.inbox_knows(&message.message_id)? };
+            if broken.contains(&"message_id") { None } else { self.inbox_knows(tx, &message.message_id)? };
         if !self.inbox_decides(tx, *id, known, now_ms)?
             && outbox::park(tx, *id, &self.parts.owner, &reason, now_ms)?
         {

@@ -144,8 +144,8 @@ impl Relay {
         let message = &claimed.message;
         let mut verdict = self.parts.policy.judge(message, Asking::Relay, clock);
         if verdict == Verdict::Go && opt_outs {
-            let (own, foreign) = consent::keys(message);
-            if let Some(reason) = consent::judge(message, &suppress::find(tx, &own, foreign.as_deref())?) {
+            let forms = consent::keys(message);
+            if let Some(reason) = consent::judge(message, &suppress::find(tx, &forms)?) {
                 verdict = Verdict::Skip(reason);
             }
         }
@@ -160,7 +160,7 @@ impl Relay {
                 Answer::Wait { until_ms, last_ms, reason }
             }
             Verdict::Hold(reason) => Answer::Hold(reason),
-            closing => match (self.inbox_knows(&message.message_id)?, closing) {
+            closing => match (self.inbox_knows(tx, &message.message_id)?, closing) {
                 (Some(InboxState::Sending), _) => return Ok(true), // the worker waits for that call's end
                 (Some(_), _) => Answer::Settled,
                 (None, Verdict::Expire(reason)) => Answer::Expire(reason),

@@ -138,7 +138,7 @@ impl Duty {
         let outboxes: Vec<Option<&Connection>> =
             relays.iter().map(|(path, _)| self.readers.get(path)).collect();
         for (source, reader) in outboxes.iter().enumerate() {
-            if let Some(reader) = reader
+            while let Some(reader) = reader
                 && purge::recheck_waits(reader)?
             {
                 hands.outbox(source, OutboxStep::Recheck)?;

@@ -28,8 +28,8 @@ impl OptOuts {
         Self { path, agent_id, source_id, was_locked: AtomicBool::new(false) }
     }
 
-    /// Of a recipient, by one or two of its forms.
-    pub fn find(&self, own: &str, foreign: Option<&str>) -> Result<Vec<OptOut>, DbError> {
+    /// Of a recipient, by all of its forms.
+    pub fn find(&self, forms: &[String]) -> Result<Vec<OptOut>, DbError> {
         let connection = db::open_foreign_glance(&self.path)?;
         let look = || {
             connection.busy_timeout(if self.was_locked.load(Ordering::Relaxed) {
@@ -38,7 +38,7 @@ impl OptOuts {
                 OPT_OUTS_LOCK_WAIT
             })?;
             let ours = is_served_by(&connection, &self.source_id, &self.agent_id.get())?;
-            suppress::find(&connection, own, foreign).map(|found| ours.then_some(found))
+            suppress::find(&connection, forms).map(|found| ours.then_some(found))
         };
         let found = look();
         self.was_locked.store(found.as_ref().is_err_and(db::is_busy), Ordering::Relaxed);

@@ -12,6 +12,7 @@ mod settle;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use crate::fingerprint;
 use crate::lifecycle::InboxState;
 use crate::message::{Destination, MessageId, OwnerId};
 
@@ -48,10 +49,26 @@ pub fn look(
             Ok(Known {
                 status: row.get(0)?,
                 mine: claimed_by == owner.as_str(),
-                same_content: known == fingerprint,
+                same_content: !fingerprint::tells_apart(&known, fingerprint),
             })
         })
         .optional()
+}
+
+/// What the inbox knows of an outbox's row, whatever destination it was sent under. Other content under the same message
+/// id (an application gave it twice, in two files) is another message: of this row the inbox then knows nothing.
+pub fn of_row(
+    connection: &Connection,
+    outbox: &Connection,
+    message_id: &MessageId,
+) -> rusqlite::Result<Option<InboxState>> {
+    let known: Option<(InboxState, String)> = connection
+        .prepare_cached("SELECT status, fingerprint FROM inbox WHERE message_id = ?1")?
+        .query_row([message_id], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    let Some((status, known)) = known else { return Ok(None) };
+    let row = super::outbox::fingerprint(outbox, message_id)?.unwrap_or_default();
+    Ok((!fingerprint::tells_apart(&known, &row)).then_some(status))
 }
 
 /// Whether the sweeper called the message ERROR while this start of the agent may still be in its call.

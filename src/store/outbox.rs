@@ -23,8 +23,8 @@ pub use self::claim::{Claimed, claim, claim_one};
 pub use self::clock::{go_on, hold_for_clock, misdated, redate};
 pub use self::counts::{ended_between, last_quarantined, parked, quarantined};
 pub use self::look::{
-    Facts, Head, Overdue, facts, find, lane_head, next_deadline_ms, next_destination, next_due_ms,
-    next_waiting_destination, oldest_due_ms, overdue, unrouted,
+    Facts, Head, Overdue, facts, find, fingerprint, lane_head, next_deadline_ms, next_destination,
+    next_due_ms, next_waiting_destination, oldest_due_ms, overdue, unrouted,
 };
 pub use self::marks::{
     Postpone, expire, extend_lease, lease_over, move_day, park, postpone, publish, route, skip,

@@ -1,4 +1,4 @@
-//! Retention's verbs on `outbox`, `quarantine`, `outbox_recheck`, `inbox`, `attempt` and `report`: find by index, wipe, delete.
+//! Retention's verbs on `outbox`, `quarantine`, `inbox`, `attempt` and `report`: find by index, wipe, delete.
 //!
 //! Each change names what it relies on (closed, wiped, settled, older than); zero rows changed means there was nothing
 //! to do. No verb looks at more rows than its limit: history costs nothing. What is deleted is counted by triggers.
@@ -181,54 +181,55 @@ pub fn count_quarantine(
     )
 }
 
-/// Whether a repeat of a wiped row waits for its comparison.
+/// Whether a repeat waits for its comparison.
 pub fn recheck_waits(connection: &Connection) -> rusqlite::Result<bool> {
-    connection.prepare_cached("SELECT EXISTS (SELECT 1 FROM outbox_recheck)")?.query_row([], |row| row.get(0))
+    connection
+        .prepare_cached("SELECT EXISTS (SELECT 1 FROM quarantine WHERE reason = 'SAME_KEY_OTHER_TEXT')")?
+        .query_row([], |row| row.get(0))
 }
 
-/// Compares at most `limit` repeats of wiped rows with the rows' fingerprints; with a key, those of that key alone.
-/// The same: it is dropped, as the very same event. Other content: it goes on to quarantine.
+/// Compares at most `limit` repeats with what stands under their keys; with a key, those of that key alone.
+/// The same: it is dropped, as the very same event. Other content: it stays in quarantine as such, under an id of its own
+/// for the alert.
 pub fn recheck(
     connection: &Connection,
     dedup_key: Option<&str>,
     limit: usize,
 ) -> rusqlite::Result<Rechecked> {
-    let rows: Vec<(i64, bool, String)> = connection
+    let rows: Vec<(i64, bool)> = connection
         .prepare_cached(
-            "SELECT r.id, first.fingerprint, coalesce(first.message_id, '(purged)'), r.kind, r.recipient, r.payload
-               FROM outbox_recheck AS r LEFT JOIN outbox AS first ON first.dedup_key = r.dedup_key
-              WHERE ?1 IS NULL OR r.dedup_key = ?1 ORDER BY r.id LIMIT ?2",
+            "SELECT q.id, first.fingerprint, q.kind, q.recipient, q.payload, first.kind, first.recipient, first.payload
+               FROM quarantine AS q LEFT JOIN outbox AS first ON first.dedup_key = q.dedup_key
+              WHERE q.reason = 'SAME_KEY_OTHER_TEXT' AND (?1 IS NULL OR q.dedup_key = ?1) LIMIT ?2",
         )?
         .query_map(params![dedup_key, limit as i64], |row| {
             let text = |at| row.get::<_, Option<String>>(at).map(Option::unwrap_or_default);
-            let repeat = fingerprint::of_parts(&text(3)?, &text(4)?, &text(5)?);
+            let repeat = fingerprint::of_parts(&text(2)?, &text(3)?, &text(4)?);
             // What cannot be compared (another version, the row is gone) is kept aside where a person sees it.
-            let same = row.get::<_, Option<String>>(1)?.is_some_and(|known| known == repeat);
-            Ok((row.get(0)?, same, row.get(2)?))
+            let same = match row.get::<_, Option<String>>(1)? {
+                Some(wiped) => wiped == repeat,
+                None => fingerprint::of_parts(&text(5)?, &text(6)?, &text(7)?) == repeat,
+            };
+            Ok((row.get(0)?, same))
         })?
         .collect::<rusqlite::Result<_>>()?;
     let mut done = Rechecked::default();
-    for (id, same, first) in rows {
+    for (id, same) in rows {
         if !same {
             connection
                 .prepare_cached(
                     "INSERT INTO quarantine (at_ms, dedup_key, first_message_id, kind, class, destination, recipient,
                                              payload, ordering_key, reason)
-                     SELECT r.at_ms, r.dedup_key, ?2, r.kind, r.class, r.destination, r.recipient, r.payload,
-                            r.ordering_key, 'SAME_KEY_OTHER_CONTENT'
-                       FROM outbox_recheck AS r
-                      WHERE r.id = ?1
-                        AND NOT EXISTS (SELECT 1 FROM quarantine AS q
-                                         WHERE q.dedup_key = r.dedup_key AND q.kind IS r.kind AND q.class IS r.class
-                                           AND q.destination IS r.destination AND q.recipient IS r.recipient
-                                           AND q.payload IS r.payload AND q.ordering_key IS r.ordering_key)",
+                     SELECT at_ms, dedup_key, first_message_id, kind, class, destination, recipient, payload,
+                            ordering_key, 'SAME_KEY_OTHER_CONTENT'
+                       FROM quarantine WHERE id = ?1",
                 )?
-                .execute(params![id, first])?;
+                .execute([id])?;
             done.other += 1;
         } else {
             done.same += 1;
         }
-        connection.prepare_cached("DELETE FROM outbox_recheck WHERE id = ?1")?.execute([id])?;
+        connection.prepare_cached("DELETE FROM quarantine WHERE id = ?1")?.execute([id])?;
     }
     Ok(done)
 }

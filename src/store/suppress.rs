@@ -3,7 +3,7 @@
 //! Recipients are kept and looked up in the canonical form of `policy::number`; a trigger does the same to what others
 //! insert. The look-up is one range of the primary key.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::policy::consent::OptOut;
 
@@ -37,22 +37,25 @@ pub fn add(
     Ok(added == 1)
 }
 
-/// Removes exactly this opt-out; false if there was none.
-pub fn remove(connection: &Connection, recipient: &str, covers: &OptOut) -> rusqlite::Result<bool> {
-    let removed = connection
-        .prepare_cached(
-            "DELETE FROM suppress WHERE recipient = ?1 AND destination = ?2 AND channel = ?3 AND class = ?4",
-        )?
-        .execute(params![recipient, covers.destination, covers.channel, covers.class])?;
-    Ok(removed == 1)
+/// Removes exactly this opt-out, under whatever form of the recipient; false if there was none.
+pub fn remove(connection: &Connection, forms: &[String], covers: &OptOut) -> rusqlite::Result<bool> {
+    let mut removed = 0;
+    for form in forms {
+        removed += connection
+            .prepare_cached(
+                "DELETE FROM suppress WHERE recipient = ?1 AND destination = ?2 AND channel = ?3 AND class = ?4",
+            )?
+            .execute(params![form, covers.destination, covers.channel, covers.class])?;
+    }
+    Ok(removed > 0)
 }
 
-/// The opt-outs of a recipient, by one or two of its forms.
-pub fn find(connection: &Connection, own: &str, foreign: Option<&str>) -> rusqlite::Result<Vec<OptOut>> {
+/// The opt-outs of a recipient, by all of its forms.
+pub fn find(connection: &Connection, forms: &[String]) -> rusqlite::Result<Vec<OptOut>> {
     let mut statement =
         connection.prepare_cached("SELECT destination, channel, class FROM suppress WHERE recipient = ?1")?;
     let mut found = Vec::new();
-    for form in std::iter::once(own).chain(foreign) {
+    for form in forms {
         let mut rows = statement.query([form])?;
         while let Some(row) = rows.next()? {
             found.push(OptOut { destination: row.get(0)?, channel: row.get(1)?, class: row.get(2)? });
@@ -70,20 +73,26 @@ pub fn any(connection: &Connection) -> rusqlite::Result<bool> {
         .is_some())
 }
 
-/// Opt-outs in order of recipient: all, or those of one (in canonical form).
-pub fn list(connection: &Connection, only: Option<&str>) -> rusqlite::Result<Vec<Entry>> {
-    connection
-        .prepare_cached(
-            "SELECT recipient, destination, channel, class, note, at_ms FROM suppress
-              WHERE ?1 IS NULL OR recipient = ?1 ORDER BY recipient, destination, channel, class",
-        )?
-        .query_map([only], |row| {
-            Ok(Entry {
-                recipient: row.get(0)?,
-                covers: OptOut { destination: row.get(1)?, channel: row.get(2)?, class: row.get(3)? },
-                note: row.get(4)?,
-                at_ms: row.get(5)?,
-            })
-        })?
-        .collect()
+/// Opt-outs in order of recipient: all, or those of one recipient by its forms.
+pub fn list(connection: &Connection, only: Option<&[String]>) -> rusqlite::Result<Vec<Entry>> {
+    const COLUMNS: &str = "SELECT recipient, destination, channel, class, note, at_ms FROM suppress";
+    let entry = |row: &Row<'_>| {
+        Ok(Entry {
+            recipient: row.get(0)?,
+            covers: OptOut { destination: row.get(1)?, channel: row.get(2)?, class: row.get(3)? },
+            note: row.get(4)?,
+            at_ms: row.get(5)?,
+        })
+    };
+    let Some(forms) = only else {
+        let order = format!("{COLUMNS} ORDER BY recipient, destination, channel, class");
+        return connection.prepare_cached(&order)?.query_map([], entry)?.collect();
+    };
+    let mut found = Vec::new();
+    let mut statement = connection.prepare_cached(&format!("{COLUMNS} WHERE recipient = ?1"))?;
+    for form in forms {
+        let rows: rusqlite::Result<Vec<Entry>> = statement.query_map([form], entry)?.collect();
+        found.extend(rows?);
+    }
+    Ok(found)
 }

@@ -17,6 +17,9 @@ use crate::store::inbox::{self, Known};
 use crate::store::suppress;
 use crate::vendor::Prepared;
 
+/// Why a copy with other content is parked; it can only be cancelled.
+const OTHER_CONTENT: &str = "OTHER_CONTENT: another message with this message_id was taken before; cancel this one and insert it anew with message_id left to its default";
+
 /// Between two looks into an inbox that cannot be read.
 const DATABASE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -50,15 +53,14 @@ impl Worker {
     }
 
     pub(super) fn already(&self, message: &Message, known: &Known) -> Answer {
+        // Not PUBLISHED: what this copy says has not been sent, and a person must see that.
         if !known.same_content {
-            self.shared.alerts.raise(
-                Cause::Conflict,
-                message.destination.as_str(),
-                format!(
-                    "{} stands in the inbox with other content; this copy is not sent",
-                    message.message_id
-                ),
+            let text = format!(
+                "{} stands in the inbox with other content; this copy is PARKED and not sent",
+                message.message_id
             );
+            self.shared.alerts.raise(Cause::Conflict, message.destination.as_str(), text);
+            return Answer::Park(OTHER_CONTENT.to_owned());
         }
         if known.status == InboxState::Sending && known.mine {
             return Answer::InFlight;
@@ -90,18 +92,18 @@ impl Worker {
         }
     }
 
-    /// The opt-outs, as they stand now, of outbox.db and of the message's own file: one indexed look-up in each. What
+    /// The opt-outs, as they stand now, of outbox.db and of the message's own file: a few indexed look-ups in each. What
     /// cannot be read is no consent.
     pub(super) fn consent(&self, message: &Message, of_file: Option<&OptOuts>) -> Result<(), Answer> {
         const UNREAD: Answer = Answer::Returned("DATABASE: the opt-outs cannot be read");
-        let (own, foreign) = consent::keys(message);
+        let forms = consent::keys(message);
         let mut found = match self.shared.outbox.get() {
-            Ok(reader) => suppress::find(&reader, &own, foreign.as_deref()).map_err(|_| UNREAD)?,
+            Ok(reader) => suppress::find(&reader, &forms).map_err(|_| UNREAD)?,
             Err(_) => return Err(UNREAD),
         };
         if let Some(of_file) = of_file {
             // Its relay may be able to work on the file all the same: without a pause it would go round at once.
-            found.extend(of_file.find(&own, foreign.as_deref()).map_err(|error| Answer::Wait {
+            found.extend(of_file.find(&forms).map_err(|error| Answer::Wait {
                 until_ms: clock::wall_ms().saturating_add(ms(OPT_OUTS_UNREAD_PAUSE)),
                 last_ms: None,
                 reason: format!("DATABASE: the opt-outs of its file cannot be read: {error}"),

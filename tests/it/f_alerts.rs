@@ -180,13 +180,15 @@ fn stale_sending_is_told_after_the_crash_and_conflict_when_the_inbox_knows_other
         .inbox()
         .execute(
             "INSERT INTO inbox (consumer, message_id, fingerprint, status, claimed_by, claimed_at_ms, finished_at_ms)
-             VALUES ('gateway', ?1, '1:other', 'SENT', 'x:1', 1, 1)",
+             VALUES ('gateway', ?1, '3:other', 'SENT', 'x:1', 1, 1)",
             [&other],
         )
         .expect("a row with other content");
     let agent = start(&world, &receiver, &[]);
     receiver.wait("ALERT STALE_SENDING gateway");
     receiver.wait("ALERT CONFLICT gateway");
+    // Not PUBLISHED: what this copy says was sent by nobody.
+    world.wait_outbox(&other, "PARKED");
     world.wait_inbox(&id, "ERROR");
     world.inbox().execute("UPDATE inbox SET status = 'FAILED' WHERE status = 'ERROR'", []).expect("settled");
     receiver.wait("ALL CLEAR STALE_SENDING gateway");

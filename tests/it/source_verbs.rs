@@ -189,6 +189,37 @@ fn a_key_that_outbox_db_and_a_source_have_is_not_guessed() {
 }
 
 #[test]
+fn f23_other_content_under_a_message_id_of_another_file_is_parked_in_sight_and_not_sent() {
+    let shop = Shop::open(World::listening(""), "delete");
+    let agent = shop.world.agent();
+    let first = put(&shop.world.outbox(), "first", ("", ""));
+    shop.world.wait_inbox(&first, "SENT");
+    let twice = |key: &str, payload: &str| {
+        let sql =
+            "INSERT INTO outbox (message_id, dedup_key, kind, destination, recipient, payload, expires_at_ms)
+                   VALUES (?1, ?2, 'T', 'gateway', '01000000001', ?3, ?4)";
+        let soon = onceward::clock::wall_ms() + 3_600_000;
+        Connection::open(&shop.file)
+            .and_then(|file| file.execute(sql, rusqlite::params![first, key, payload, soon]))
+            .expect("taken")
+    };
+    twice("second", r#"{"other":"content"}"#);
+    shop.world.wait("parked", |_| shop.status(&first) == "PARKED");
+    shop.world.wait("told", |world| world.alerts("CONFLICT") == 1);
+    let (code, shown, error) = shop.world.onceward(&["--source", "shop", "show", "second"]);
+    assert!(code == 0 && shown.contains("PARKED") && shown.contains("OTHER_CONTENT"), "{shown}{error}");
+    // Released, it comes back; past its deadline it ends by its own rule, not as what the other one came to.
+    assert_eq!(shop.world.onceward(&["--source", "shop", "release", "second"]).0, 0);
+    shop.world.wait("parked again", |_| shop.status(&first) == "PARKED");
+    let (code, said, _) = shop.world.onceward(&["verify"]);
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(shop.world.onceward(&["--source", "shop", "cancel", "second"]).0, 0);
+    assert_eq!(shop.status(&first), "FAILED");
+    assert_eq!((shop.world.arrivals(&first), shop.world.sandbox.ledger().totals().arrived), (1, 1));
+    agent.stop();
+}
+
+#[test]
 fn a_parameter_that_a_call_does_not_know_is_refused_and_nothing_is_stored() {
     let shop = Shop::open(World::listening(""), "delete");
     let agent = shop.world.agent();

@@ -74,6 +74,54 @@ fn the_road_from_the_first_inbox_ends_at_the_present_shape() {
     old.agent().stop();
 }
 
+const OUTBOX_1: &str = include_str!("../../src/db/road/outbox_1.sql");
+
+/// The road of the outbox, in outbox.db by `init` and in an application's file by `source add`.
+#[test]
+fn the_road_from_the_first_outbox_ends_at_the_present_shape_and_messages_on_it_go() {
+    let (old, new) = (World::new(), World::new());
+    let first = |path: &Path| {
+        let connection = Connection::open(path).expect("the file opens");
+        connection.execute_batch(OUTBOX_1).expect("the first version");
+        let mark = "INSERT INTO onceward_meta (key, value) VALUES ('outbox_schema', '1')";
+        connection.execute(mark, []).expect("marked");
+        connection
+            .execute("INSERT INTO outbox (dedup_key, kind, destination, recipient, payload) VALUES (?1, 'K', 'gateway', '01000000001', '{}')", [path.to_str()])
+            .expect("a message of that time");
+    };
+    // outbox.db is made anew in its first shape, with the marks that tie it to its inbox.
+    let marks: Vec<(String, String)> = old
+        .outbox()
+        .prepare("SELECT key, value FROM onceward_meta WHERE key NOT LIKE '%_schema'")
+        .and_then(|mut rows| rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
+        .expect("reads");
+    let objects: Vec<String> = old
+        .outbox()
+        .prepare("SELECT 'DROP ' || type || ' ' || name FROM sqlite_master WHERE type IN ('view', 'table') AND name NOT LIKE 'sqlite_%' ORDER BY type DESC")
+        .and_then(|mut rows| rows.query_map([], |row| row.get(0))?.collect())
+        .expect("reads");
+    for drop in objects {
+        old.outbox().execute_batch(&drop).expect("dropped");
+    }
+    first(&old.outbox_path());
+    for (key, value) in &marks {
+        old.outbox()
+            .execute("INSERT INTO onceward_meta (key, value) VALUES (?1, ?2)", [key, value])
+            .expect("marked");
+    }
+    let (code, _, error) = old.onceward(&["status"]);
+    assert!(code == 69 && error.contains("version 1") && error.contains("onceward init"), "{code} {error}");
+    let (code, _, error) = old.onceward(&["init"]);
+    assert_eq!(code, 0, "{error}");
+    assert_eq!(shape(&old.outbox_path()), shape(&new.outbox_path()));
+    let file = old.dir.path().join("shop.db");
+    first(&file);
+    crate::f_source::add(&old, "shop", &file);
+    let agent = old.agent();
+    old.wait("both are sent", |world| world.count("SELECT count(*) FROM inbox WHERE status = 'SENT'") == 2);
+    agent.stop();
+}
+
 /// Reports of the time before `once`: their repeats are repeats, their contradictions contradict.
 #[test]
 fn f29_reports_in_a_file_of_the_first_version_are_known_after_the_upgrade() {

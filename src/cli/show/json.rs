@@ -59,7 +59,7 @@ fn object(views: &Views, settings: &Settings, found: Found, reveal: bool) -> rus
         all["payload"] = json!(payload);
     }
     if let Some(inbox) = &views.inbox {
-        if let Some(fate) = views::fate(inbox, &line.destination, &line.message_id)? {
+        if let Some(fate) = views::fate(inbox, views.rows(), &line.destination, &line.message_id)? {
             all["vendor"] = json!({
                 "status": fate.status, "code": fate.vendor_code, "ref": fate.vendor_ref, "reason": fate.reason,
                 "delivery": fate.delivery, "claimed_at_ms": fate.claimed_at_ms, "finished_at_ms": fate.finished_at_ms,

@@ -67,10 +67,10 @@ fn waits(
         2 => return Ok(format!("waits until the clock is right{because}")),
         _ => {}
     }
-    let (own, foreign) = consent::keys(message);
-    let mut opt_outs = suppress::find(&views.outbox, &own, foreign.as_deref())?;
+    let forms = consent::keys(message);
+    let mut opt_outs = suppress::find(&views.outbox, &forms)?;
     if views.source.is_some() {
-        opt_outs.extend(suppress::find(views.rows(), &own, foreign.as_deref())?);
+        opt_outs.extend(suppress::find(views.rows(), &forms)?);
     }
     if let Some(reason) = consent::judge(message, &opt_outs) {
         return Ok(format!("will be SKIPPED when its turn comes: {reason}"));

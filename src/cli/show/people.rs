@@ -93,7 +93,7 @@ pub(super) fn for_people(
         say("claimed by", format!("{owner} until {}", at(until)));
     }
     let fate = match &views.inbox {
-        Some(inbox) => views::fate(inbox, &line.destination, &line.message_id).map_err(io)?,
+        Some(inbox) => views::fate(inbox, views.rows(), &line.destination, &line.message_id).map_err(io)?,
         None => None,
     };
     match &fate {

@@ -126,8 +126,8 @@ fn add_up(
         *report.let_go.entry(what).or_default() += count;
     }
     let one = |sql: &str| outbox.query_row(sql, [], |row| row.get::<_, i64>(0));
-    report.quarantined += one("SELECT count(*) FROM quarantine")?;
-    report.rechecks += one("SELECT count(*) FROM outbox_recheck")?;
+    report.quarantined += one("SELECT count(*) FROM quarantine WHERE reason <> 'SAME_KEY_OTHER_TEXT'")?;
+    report.rechecks += one("SELECT count(*) FROM quarantine WHERE reason = 'SAME_KEY_OTHER_TEXT'")?;
     Ok(())
 }
 

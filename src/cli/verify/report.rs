@@ -82,7 +82,10 @@ pub(super) fn for_people(report: &Report, inbox_read: bool, took_ms: u128) -> St
     if report.rechecks > 0 {
         say(
             "compare",
-            format!("{} repeats of wiped messages wait for the agent to compare them", report.rechecks),
+            format!(
+                "{} repeats in another text, or of wiped messages, wait for the agent to compare them",
+                report.rechecks
+            ),
         );
     }
     for (text, count) in &report.open {

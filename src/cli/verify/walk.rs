@@ -156,22 +156,22 @@ fn inbox_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<InboxRow> {
 }
 
 fn judge(outboxes: &[Option<&Connection>], inbox: &Connection, row: &InboxRow) -> rusqlite::Result<Verdict> {
-    let mut destination: Option<String> = None;
+    let mut elsewhere = false;
     for outbox in outboxes.iter().flatten() {
-        destination = outbox
+        let destination: Option<String> = outbox
             .prepare_cached("SELECT destination FROM outbox WHERE message_id = ?1")?
             .query_row([&row.message_id], |row| row.get(0))
             .optional()?;
-        if destination.is_some() {
-            break;
+        if destination.as_ref() == Some(&row.consumer) {
+            return Ok(Verdict::Agree);
         }
+        elsewhere |= destination.is_some();
     }
-    Ok(match destination {
+    Ok(match elsewhere {
+        true => Verdict::Fault("the inbox has it under another destination than the outbox"),
         // It may be in a file that cannot be read now.
-        None if outboxes.iter().any(Option::is_none) => Verdict::Agree,
-        Some(destination) if destination == row.consumer => Verdict::Agree,
-        Some(_) => Verdict::Fault("the inbox has it under another destination than the outbox"),
-        None => {
+        false if outboxes.iter().any(Option::is_none) => Verdict::Agree,
+        false => {
             let cut_ms = pass::mark_ms(inbox, pass::CUT_MARK)?.unwrap_or(i64::MIN);
             ledger::alone(row.status, row.claimed_at_ms < cut_ms)
         }
@@ -219,8 +219,11 @@ fn still_wrong(
                 .query_row([message_id], |row| Ok((row.get(0)?, row.get(1)?)))
                 .optional()?;
             let Some((destination, state)) = row else { return Ok(None) }; // let go meanwhile
-            let fate = inbox::state(inbox, &Destination::new(&destination), &MessageId::new(message_id))?;
             let id = MessageId::new(message_id);
+            let mut fate = inbox::state(inbox, &Destination::new(&destination), &id)?;
+            if fate.is_some() && inbox::of_row(inbox, outbox, &id)?.is_none() {
+                fate = None; // of other content under the same id: nothing about this row
+            }
             Ok(match ledger::pair(state, fate) {
                 // Proven not sent, and noted to be opened again: it heals.
                 Verdict::Fault(_) if fate.is_none() && rearm::is_open(inbox, &id)? => None,

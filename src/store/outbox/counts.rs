@@ -42,11 +42,12 @@ pub fn last_quarantined(connection: &Connection) -> rusqlite::Result<i64> {
     Ok(last.unwrap_or(0))
 }
 
-/// Quarantined rows after one id up to another, by destination.
+/// Quarantined rows after one id up to another, by destination; without those that are still to be compared.
 pub fn quarantined(connection: &Connection, after: i64, last: i64) -> rusqlite::Result<Vec<(String, i64)>> {
     connection
         .prepare_cached(
-            "SELECT coalesce(destination, ''), count(*) FROM quarantine WHERE id > ?1 AND id <= ?2 GROUP BY 1",
+            "SELECT coalesce(destination, ''), count(*) FROM quarantine
+              WHERE id > ?1 AND id <= ?2 AND reason <> 'SAME_KEY_OTHER_TEXT' GROUP BY 1",
         )?
         .query_map([after, last], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect()

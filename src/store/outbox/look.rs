@@ -5,6 +5,7 @@
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 
 use super::RawText;
+use crate::fingerprint;
 use crate::message::{Destination, MessageId};
 
 /// PENDING rows without a destination: (id, kind), oldest first.
@@ -102,6 +103,24 @@ pub struct Facts {
     pub message_id: String,
     /// Why it waited before its present claim.
     pub reason: Option<String>,
+}
+
+/// The fingerprint of what a row says, or said before it was wiped; `None` if somebody has deleted it, or it cannot be
+/// read.
+pub fn fingerprint(connection: &Connection, message_id: &MessageId) -> rusqlite::Result<Option<String>> {
+    connection
+        .prepare_cached("SELECT kind, recipient, payload, fingerprint FROM outbox WHERE message_id = ?1")?
+        .query_row([message_id], |row| {
+            if let Some(wiped) = row.get(3)? {
+                return Ok(Some(wiped));
+            }
+            let text = |index| row.get::<_, RawText>(index).map(|text| String::from_utf8(text.0).ok());
+            let (kind, recipient, payload) = (text(0)?, text(1)?, text(2)?);
+            let parts = kind.zip(recipient).zip(payload);
+            Ok(parts.map(|((kind, recipient), payload)| fingerprint::of_parts(&kind, &recipient, &payload)))
+        })
+        .optional()
+        .map(Option::flatten)
 }
 
 /// The first unfinished row of an order lane.

@@ -2,7 +2,7 @@
 //!
 //! Never: begins or commits; the row goes into the caller's transaction. Never: changes a row that is there.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
 use super::RawText;
 use crate::fingerprint;
@@ -57,9 +57,6 @@ const PUT: &str =
 
 /// Inserts inside the caller's transaction; repeating it is harmless.
 pub fn put(connection: &Connection, message: &NewMessage) -> rusqlite::Result<Put> {
-    if let Some(known) = same_event(connection, message)? {
-        return Ok(Put::Same(known));
-    }
     let inserted = connection.prepare_cached(PUT)?.execute(params![
         message.dedup_key,
         message.kind,
@@ -73,59 +70,37 @@ pub fn put(connection: &Connection, message: &NewMessage) -> rusqlite::Result<Pu
         message.expires_at_ms,
         message.traceparent,
     ])?;
-    let (message_id, mut same, wiped): (MessageId, bool, bool) = connection
+    if inserted == 1 {
+        let id = connection.last_insert_rowid();
+        return connection
+            .prepare_cached("SELECT message_id FROM outbox WHERE id = ?1")?
+            .query_row([id], |row| row.get(0).map(Put::New));
+    }
+    let put = stands(connection, message)?;
+    // The trigger could not tell whether another text says the same: the fingerprint does, here and now.
+    let _ = purge::recheck(connection, Some(&message.dedup_key), PURGE_ROWS)?;
+    Ok(put)
+}
+
+/// What the row that stands under the key says, against this message.
+fn stands(connection: &Connection, message: &NewMessage) -> rusqlite::Result<Put> {
+    connection
         .prepare_cached(
-            "SELECT message_id, kind IS ?2 AND class IS ?3 AND ordering_key IS ?6
-                 AND (wiped_at_ms IS NOT NULL OR (recipient IS ?4 AND payload IS ?5))
-                 AND (?7 = '' OR destination = '' OR destination = ?7), wiped_at_ms IS NOT NULL
+            "SELECT message_id, class IS ?2 AND ordering_key IS ?3 AND (?4 = '' OR destination = '' OR destination = ?4),
+                    fingerprint, kind, recipient, payload
                FROM outbox WHERE dedup_key = ?1",
         )?
         .query_row(
-            params![
-                message.dedup_key,
-                message.kind,
-                message.class.as_str(),
-                message.recipient,
-                message.payload,
-                message.ordering_key,
-                message.destination
-            ],
-            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
-        )?;
-    if wiped && same {
-        // The trigger could not tell: the fingerprint does, here and now.
-        same = purge::recheck(connection, Some(&message.dedup_key), PURGE_ROWS)?.other == 0;
-    }
-    Ok(match (inserted, same) {
-        (1, _) => Put::New(message_id),
-        (_, true) => Put::Same(message_id),
-        (_, false) => Put::Conflict(message_id),
-    })
-}
-
-/// The row that stands for the same event, where its payload is the same JSON written differently (spaces, order of
-/// keys): the triggers compare bytes, and would put it into quarantine.
-fn same_event(connection: &Connection, message: &NewMessage) -> rusqlite::Result<Option<MessageId>> {
-    let found: Option<(MessageId, RawText)> = connection
-        .prepare_cached(
-            "SELECT message_id, payload FROM outbox
-              WHERE dedup_key = ?1 AND kind = ?2 AND class = ?3 AND recipient = ?4 AND ordering_key IS ?5
-                AND (?6 = '' OR destination = '' OR destination = ?6)",
-        )?
-        .query_row(
-            params![
-                message.dedup_key,
-                message.kind,
-                message.class.as_str(),
-                message.recipient,
-                message.ordering_key,
-                message.destination
-            ],
-            |row| Ok((row.get(0)?, row.get(1)?)),
+            params![message.dedup_key, message.class.as_str(), message.ordering_key, message.destination],
+            |row| {
+                let text = |at| row.get::<_, RawText>(at).map(|text| text.lossy().into_owned());
+                let known = match row.get::<_, Option<String>>(2)? {
+                    Some(wiped) => wiped,
+                    None => fingerprint::of_parts(&text(3)?, &text(4)?, &text(5)?),
+                };
+                let given = fingerprint::of_parts(&message.kind, &message.recipient, &message.payload);
+                let id: MessageId = row.get(0)?;
+                Ok(if row.get(1)? && known == given { Put::Same(id) } else { Put::Conflict(id) })
+            },
         )
-        .optional()?;
-    Ok(found.and_then(|(message_id, payload)| {
-        let same = fingerprint::canonical(&payload.lossy()) == fingerprint::canonical(&message.payload);
-        same.then_some(message_id)
-    }))
 }
