@@ -160,7 +160,7 @@ END;
 CREATE TRIGGER suppress_readable BEFORE INSERT ON suppress
 WHEN length(NEW.recipient) >= 7
   AND NEW.recipient GLOB '*[^0-9+() .-]*'
-  AND NEW.recipient NOT GLOB '*[A-Za-z@_#:À-῿぀-힣豈-﫿]*'
+  AND NEW.recipient NOT GLOB '*[A-Za-z@_#:À-῿぀-﫿]*'
 BEGIN
   SELECT RAISE(ABORT, 'onceward: this recipient looks like a phone number that cannot be read; write it in digits with nothing but + - ( ) . and blanks');
 END;

@@ -15,7 +15,7 @@ use crate::config::Settings;
 use crate::limits::FIELD_CHARS_MAX;
 use crate::message::Class;
 use crate::policy::consent::OptOut;
-use crate::policy::number::{canonical, forms};
+use crate::policy::number::{canonical, forms, is_unreadable};
 use crate::store::audit::{self, Deed};
 use crate::store::suppress;
 use crate::{db, exit, who};
@@ -146,13 +146,13 @@ fn recipient(text: &str) -> Result<String, &'static str> {
     if canonical.is_empty() || canonical.chars().count() > FIELD_CHARS_MAX {
         return Err("is empty or too long");
     }
-    // Copied from a page or a spreadsheet: full-width digits, direction marks, a zero that was lost.
+    // Copied from a page or a spreadsheet: full-width digits, direction marks.
     let hidden = |c: char| {
         c.is_control()
             || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2064}' | '\u{feff}' | '\u{a0}')
     };
-    if canonical.chars().any(|c| hidden(c) || (c.is_numeric() && !c.is_ascii())) {
-        return Err("has characters that do not show, or digits that are no ASCII digits");
+    if is_unreadable(text) || canonical.chars().any(|c| hidden(c) || (c.is_numeric() && !c.is_ascii())) {
+        return Err("has characters that do not show, or digits and marks that no number is compared with");
     }
     let like_a_number = canonical.bytes().all(|byte| byte.is_ascii_digit() || byte == b'+');
     if like_a_number && !canonical.starts_with(['0', '+']) {

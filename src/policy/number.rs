@@ -24,6 +24,17 @@ pub fn canonical(text: &str) -> String {
     }
 }
 
+/// Whether a text looks like a number (no letter in it) that cannot be read: characters that no number is compared with.
+/// The trigger `suppress_readable` refuses the same texts.
+pub fn is_unreadable(text: &str) -> bool {
+    const LETTERS: [std::ops::RangeInclusive<char>; 5] =
+        ['A'..='Z', 'a'..='z', '@'..='@', '\u{c0}'..='\u{1fff}', '\u{3040}'..='\u{faff}'];
+    let letter = |c: char| "_#:".contains(c) || LETTERS.iter().any(|range| range.contains(&c));
+    text.chars().count() >= 7
+        && text.chars().any(|c| !c.is_ascii_digit() && !"+() .-".contains(c))
+        && !text.chars().any(letter)
+}
+
 /// Every form under which the list of opt-outs may have a recipient, its canonical one first: an application's list may
 /// lack the country's code, its `+`, or the 0 that a spreadsheet takes away, and a foreign number may keep the 0 of
 /// calls at home. Never a form that reads as somebody else's number.
@@ -114,7 +125,9 @@ pub fn recipient(text: &str, country: Option<&str>) -> Result<String, String> {
         }
         return Ok(number);
     };
-    if country.is_empty() || !country.bytes().all(|byte| byte.is_ascii_digit()) {
+    // 1 to 3 digits, 4 with an area of the code 1; no code begins with 0, or with another one's digits.
+    let is_code = (1..=4).contains(&country.len()) && country.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_code || country.starts_with('0') || country.starts_with("82") {
         return Err(
             "recipient: the payload's \"country\" is not a country's calling code, such as 1 or 81".into()
         );
@@ -215,7 +228,9 @@ mod tests {
         assert!(recipient("+44 20 0000 0000", None).is_err());
         assert!(recipient("0044 20 0000 0000", None).is_err());
         assert!(recipient("0044 20 0000 0000", Some("1")).is_err());
-        assert!(recipient("20 0000 0000", Some("UK")).is_err());
+        for none in ["UK", "", "0", "0082", "821", "12345"] {
+            assert!(recipient("20 0000 0000", Some(none)).is_err(), "{none}");
+        }
     }
 
     #[test]
