@@ -56,6 +56,7 @@ pub fn sentence(verb: Verb, said: &Said, dry_run: bool) -> (u16, String) {
             (200, format!("would be {done} (dry run: nothing was changed)"))
         }
         Said::Moved(Moved::Yes(row)) => (200, format!("{done}: it is {} now", shown(row.status))),
+        Said::Moved(Moved::Already(_)) if verb == Verb::TryNow => (200, "is due already".into()),
         Said::Moved(Moved::Already(row)) => (200, format!("is {} already", shown(row.status))),
         Said::Moved(Moved::No(OutboxState::Publishing)) => (
             409,

@@ -31,7 +31,7 @@ use crate::fingerprint;
 use crate::gate::{Gate, Pass};
 use crate::hold::Hold;
 use crate::message::{Message, MessageId, OwnerId};
-use crate::policy::Policy;
+use crate::policy::{Asking, Policy};
 use crate::rate::Rate;
 use crate::relay::{Answer, Handoff};
 use crate::slot::Slot;
@@ -162,12 +162,13 @@ impl Worker {
         }
         // Whatever would close the row is said only after a look: its mark may have been lost after a send.
         let consented = clock::mono();
+        let no = |answer| match answer {
+            Answer::Wait { .. } | Answer::Hold(_) | Answer::Returned(_) => Some(answer),
+            closing => Some(self.look(&message, &fingerprint).unwrap_or(closing)),
+        };
         let mut prepared = match self.fit(&message, of_file) {
             Ok(prepared) => prepared,
-            Err(answer @ (Answer::Wait { .. } | Answer::Hold(_) | Answer::Returned(_))) => {
-                return Some(answer);
-            }
-            Err(answer) => return Some(self.look(&message, &fingerprint).unwrap_or(answer)),
+            Err(answer) => return no(answer),
         };
         // A login is a call that the vendor counts.
         if !shared.vendor.is_ready() && !shared.rate.take(&shared.stop) {
@@ -180,9 +181,13 @@ impl Worker {
             return Some(Answer::Returned("STOPPING"));
         }
 
-        // After the wait for the rate: what an operator has paused meanwhile is not begun.
+        // After the wait for the rate: what an operator has paused meanwhile is not begun, and what is no longer allowed
+        // needs no claim.
         if shared.gate.is_paused() {
             return Some(Answer::Returned(PAUSED));
+        }
+        if let Err(answer) = self.rules(&message, Asking::Worker, clock::now()) {
+            return no(answer);
         }
         if say.is_over() {
             return Some(Answer::Returned("LEASE: it waited too long for a worker"));

@@ -468,6 +468,7 @@ fn faults_that_answer_something_else() {
     let vendor = sandbox(&[
         "reference=500,status=500,body=a, b",
         "reference=429,retry_after=1,header=RateLimit-Reset:0.3,status=429",
+        "reference=date,status=503,retry_date=30s",
         "reference=code,code=5004",
         "reference=html,html",
         "reference=redirect-301,redirect=301",
@@ -484,6 +485,11 @@ fn faults_that_answer_something_else() {
     assert!(
         status == 429 && head.contains("Retry-After: 1\r\n") && head.contains("RateLimit-Reset: 0.3\r\n")
     );
+    let (status, head, _) = run("date");
+    let date = head.lines().find_map(|line| line.strip_prefix("Retry-After: ")).expect("the header");
+    let at = jiff::fmt::rfc2822::parse(date).expect("a date").timestamp().as_millisecond();
+    let ahead_ms = at - onceward::clock::wall_ms();
+    assert!(status == 503 && date.ends_with(" GMT") && (28_000..=31_000).contains(&ahead_ms), "{date}");
     let (status, _, body) = run("code");
     assert!(status == 503 && body.contains("5004"), "{body}");
     let (status, head, body) = run("html");
@@ -571,6 +577,8 @@ fn rules_say_what_is_wrong_with_them() {
         ("redirect=305", "301, 302"),
         ("stauts=500", "unknown word `stauts`"),
         ("retry_after=1,reset", "belong to `status`"),
+        ("retry_date=1s,reset", "belongs to `status`"),
+        ("retry_date=5,status=429", "a time such as"),
         ("close=accept,path=/v3", "not known yet"),
         ("reset=head,recipient=0500", "not known yet"),
         ("delay=5", "a time such as"),

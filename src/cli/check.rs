@@ -6,7 +6,6 @@ use rusqlite::Connection;
 
 use super::settings_file::SettingsFile;
 use super::{Failure, Outcome, output};
-use crate::clock::watch::newest_recorded;
 use crate::clock::{self, Doubt, wall_ms};
 use crate::config::Settings;
 use crate::db::{self, Durability, Part, holder};
@@ -170,23 +169,25 @@ fn folder(verdicts: &mut Verdicts, settings: &Settings) {
         }
         Err(error) => verdicts.say("disk", Err(format!("{}: {error}", state.root.display()))),
     }
-    let newest_ms = match (&outbox, &inbox) {
-        (Ok((outbox, _)), Ok((inbox, _))) => newest_recorded(inbox, outbox).unwrap_or(None),
-        _ => None,
+    let alive = owner::holder(&state).is_some();
+    let doubt = match (&outbox, &inbox) {
+        (Ok((outbox, _)), Ok((inbox, _))) => super::clock::doubt(outbox, inbox, alive).unwrap_or(None),
+        _ => clock::now_beside(None).doubt.map(|doubt| doubt.as_str().to_owned()),
     };
-    let now = clock::now_beside(newest_ms);
-    let shown = output::local_time(now.ms, &settings.agent.timezone);
-    verdicts.say(
-        "clock",
-        match now.doubt {
-            None => Ok(shown),
-            // Ahead of what was recorded is what it looks like after days of rest, too.
-            Some(Doubt::Ahead) => Ok(format!("{shown}; the agent watches it for a while first")),
-            Some(doubt) => {
-                Err(format!("{shown}: it {}; set it, or say `onceward clock --right`", doubt.as_str()))
-            }
-        },
-    );
+    let shown = output::local_time(wall_ms(), &settings.agent.timezone);
+    match doubt {
+        None => verdicts.say("clock", Ok(shown)),
+        // Without an agent nothing is held yet, and after days of rest it looks like this, too.
+        Some(doubt) if !alive && doubt == Doubt::Ahead.as_str() => {
+            verdicts.warn("clock", &format!("{shown}: it is far ahead of what was recorded; the next start watches it for a while first"));
+        }
+        Some(doubt) => verdicts.say(
+            "clock",
+            Err(format!(
+                "{shown}: it {doubt}: advertising, deadlines and later due times are held; set it, or say `onceward clock --right`"
+            )),
+        ),
+    }
 }
 
 /// Each source as the running agent sees it, or as this user does.

@@ -9,7 +9,7 @@ use super::through_agent;
 use super::views::{self, Views};
 use super::{Failure, Outcome, agent_call, output};
 use crate::clock::wall_ms;
-use crate::config::{DestinationSettings, Settings, VendorSettings};
+use crate::config::{DestinationSettings, Settings, VendorSettings, rate};
 use crate::exit;
 use crate::policy::Policy;
 use crate::store::destination::{self, Known};
@@ -262,7 +262,7 @@ fn one(one: &Value, settings: &Settings) -> String {
 }
 
 fn rate(one: &Value) -> String {
-    one["rate_per_s"].as_f64().map_or_else(|| "no bound".into(), |rate| format!("{rate}/s"))
+    one["rate_per_s"].as_f64().map_or_else(|| "no bound".into(), rate::in_words)
 }
 
 fn counts(of: &Value) -> String {

@@ -45,7 +45,10 @@ const STATES: [(&str, &str); 9] = [
     ("PUBLISHING", "is in the agent's hands"),
     ("PUBLISHED", "was handed to the vendor's side, where its fate is SENT, FAILED or ERROR"),
     ("ERROR", "nobody knows whether it arrived; it is never sent again"),
-    ("PARKED", "the same failure would repeat; mend the cause, then release or cancel"),
+    (
+        "PARKED",
+        "the same failure would repeat; mend the cause, then release; UNFIT or UNREADABLE content cannot be mended: cancel",
+    ),
     ("HELD", "a person stopped it; release or cancel"),
     ("EXPIRED", "its deadline passed"),
     ("SKIPPED", "not allowed by a rule"),

@@ -51,7 +51,8 @@ which requests (all that are given must hold)
   every=N chance=0.05 every Nth; this share
 
 what happens (at most one)
-  status=N            this status, with header=Name:Value, retry_after=S, body=TEXT (last word)
+  status=N            this status, with header=Name:Value, retry_after=S, body=TEXT (last word);
+                      retry_date=30s is a Retry-After with the HTTP date of then
   code=N              this vendor code and its status
   hang hang=20s       reads, says nothing, closes at the end
   close reset         FIN or RST after the request; or close=accept, head, read, answer, idle (the same for reset)
@@ -66,7 +67,7 @@ besides
   report=no           or twice, fallback, or a result code
 
 examples
-  status=429,retry_after=3,first=5     code=3007,path=/v1/token     hang=20s,recipient=0504     reset,every=10
+  status=429,retry_after=3,first=5     status=503,retry_date=30s,every=9     code=3007,path=/v1/token     hang=20s,recipient=0504     reset,every=10
 ";
 
 /// Runs the command.

@@ -31,6 +31,8 @@ pub use crate::store::outbox::verbs::Verb;
 const BATCH: usize = 200;
 /// Row ids that one look for `ALL` goes over: bounds its read transaction, whatever the history.
 const STRIDE: i64 = 20_000;
+/// Up to so many messages in one file it is told what keeps each that is due: every look counts what waits.
+const TOLD_MORE_MAX: usize = 20;
 /// Longest note, characters.
 const NOTE_CHARS_MAX: usize = 500;
 
@@ -81,9 +83,11 @@ pub fn run(file: &SettingsFile, verb: Verb, args: Args) -> Outcome {
     }
     // ALL is all of one file: what a person may have meant, too, is said.
     let elsewhere = if all { super::source::elsewhere(file, &settings, inbox.as_ref())? } else { None };
+    let named = super::source::named(file, &settings, inbox.as_ref())?;
     let mut work = Work {
         verb,
-        outbox: super::source::named(file, &settings, inbox.as_ref())?.writer()?,
+        outbox: named.writer()?,
+        named,
         outboxes: super::source::outboxes(&settings, inbox.as_ref())?,
         inbox,
         who: who::this_process(),
@@ -160,6 +164,8 @@ enum Said {
 
 struct Work<'s> {
     verb: Verb,
+    /// The file that `--source` names, or outbox.db; open as `outbox`.
+    named: File,
     outbox: Connection,
     outboxes: Outboxes,
     inbox: Option<Connection>,
@@ -208,6 +214,7 @@ impl Work<'_> {
         if ids.is_empty() {
             return Ok(());
         }
+        let file = home.as_ref().unwrap_or(&self.named).clone();
         let said = match home {
             None => self.batch(ids)?,
             Some(home) => {
@@ -217,10 +224,38 @@ impl Work<'_> {
                 said?
             }
         };
-        let lines: Vec<String> =
-            ids.iter().zip(said).map(|(id, said)| output::plain(&self.line(id, &said)) + "\n").collect();
+        let views = self.looks(&file, ids.len());
+        let lines: Vec<String> = ids
+            .iter()
+            .zip(said)
+            .map(|(id, said)| {
+                output::plain(&(self.line(id, &said) + &self.and_yet(views.as_ref(), &said))) + "\n"
+            })
+            .collect();
         output::print(&lines.concat())?;
         Ok(())
+    }
+
+    /// Readers, where it is to be told what keeps a message that is due.
+    fn looks(&self, file: &File, count: usize) -> Option<views::Views> {
+        if self.verb != Verb::TryNow || count > TOLD_MORE_MAX {
+            return None;
+        }
+        let mut views = views::open(self.settings).ok()?;
+        views.look_into(file).ok()?;
+        Some(views)
+    }
+
+    /// What it waits for although it is due.
+    fn and_yet(&self, views: Option<&views::Views>, said: &Said) -> String {
+        let row = match said {
+            Said::Moved(Moved::Already(row)) => row,
+            Said::Moved(Moved::Yes(row)) if !self.dry_run => row,
+            _ => return String::new(),
+        };
+        views
+            .and_then(|views| super::show::and_yet(views, self.settings, &row.message_id).ok())
+            .unwrap_or_default()
     }
 
     /// One transaction; a dry run is the same statements, rolled back.

@@ -14,7 +14,7 @@ mod matching;
 mod nearest;
 mod parse;
 mod problems;
-mod rate;
+pub mod rate;
 mod route;
 mod sample;
 mod secret;

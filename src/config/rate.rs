@@ -35,10 +35,38 @@ fn parse(text: &str) -> Option<f64> {
     (per_second <= PER_SECOND_MAX).then_some(per_second)
 }
 
+/// As a person writes it: the first unit in which it is a whole number, so that `2/m` is not `0.0333.../s`.
+pub fn in_words(per_second: f64) -> String {
+    for (unit_s, unit) in [(1.0, "s"), (60.0, "m"), (3_600.0, "h")] {
+        let calls = per_second * unit_s;
+        if calls >= 0.5 && (calls - calls.round()).abs() < 1e-6 {
+            return format!("{}/{unit}", calls.round());
+        }
+    }
+    format!("{:.3}/h", per_second * 3_600.0) // no setting gives this
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::element::tests::read;
     use super::*;
+
+    #[test]
+    fn a_rate_is_told_as_it_is_written() {
+        for (written, told) in [
+            ("20/s", "20/s"),
+            ("2/m", "2/m"),
+            ("100/m", "100/m"),
+            ("120/m", "2/s"),
+            ("7/h", "7/h"),
+            ("1/h", "1/h"),
+            ("10000/s", "10000/s"),
+            ("59999/m", "59999/m"),
+        ] {
+            assert_eq!(parse(written).map(in_words).as_deref(), Some(told), "{written}");
+        }
+        assert_eq!(in_words(0.123_456_789), "444.444/h");
+    }
 
     #[test]
     fn good_and_bad_rates() {

@@ -9,10 +9,12 @@ use serde_json::json;
 use super::routes::Request;
 use super::wire::Answer;
 use super::{Context, sentence};
+use crate::cli::{show, views};
 use crate::clock::wall_ms;
 use crate::db;
 use crate::hand::{self, Said};
 use crate::listen::settle::NOTE_CHARS_MAX;
+use crate::outboxes::File;
 use crate::store::outbox::verbs::{By, Moved, Verb};
 
 #[derive(serde::Deserialize, Default)]
@@ -84,7 +86,17 @@ fn act(context: &Context, request: &Request<'_>, verb: Verb) -> Answer {
     if moved && !asked.dry_run {
         context.wake(&file);
     }
-    let (status, text) = hand::sentence(verb, &said, asked.dry_run);
+    let (status, mut text) = hand::sentence(verb, &said, asked.dry_run);
+    if verb == Verb::TryNow && (already || (moved && !asked.dry_run)) {
+        text.push_str(&and_yet(context, &file, &request.name()));
+    }
     let object = json!({ "message_id": row.map(|row| row.message_id), "source": file.source(), "moved": moved && !asked.dry_run, "already": already, "text": text });
     Answer::json(status, object.to_string() + "\n")
+}
+
+/// What a message waits for although it is due; nothing where that cannot be seen now.
+fn and_yet(context: &Context, file: &File, id: &str) -> String {
+    let settings = &context.settings;
+    let looked = views::open(settings).ok().and_then(|mut views| views.look_into(file).ok().map(|()| views));
+    looked.and_then(|views| show::and_yet(&views, settings, id).ok()).unwrap_or_default()
 }

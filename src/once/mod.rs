@@ -366,8 +366,7 @@ pub fn quarantined(connection: &Connection, limit: usize) -> rusqlite::Result<Ve
 fn read_result<R: DeserializeOwned, E>(text: &str) -> Result<R, OnceError<E>> {
     serde_json::from_str(text).map_err(|error| {
         OnceError::Unusable(format!(
-            "the event was applied, but its stored result cannot be read as this type any more ({:?} in column {})",
-            error.classify(),
+            "the event was applied, but its stored result cannot be read as this type any more (column {})",
             error.column()
         ))
     })

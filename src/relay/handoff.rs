@@ -2,10 +2,12 @@
 //!
 //! Plain data that is moved, never shared. Never: a decision; what an answer does to its row is in `relay/marks.rs`.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
+use jiff::Timestamp;
 
 use crate::message::{Message, MessageId, NotSentKind};
 use crate::retention;
@@ -82,6 +84,26 @@ pub enum Answer {
     Expire(String),
     /// It could never be sent as it is: waits for a person.
     Park(String),
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Settled => f.write_str("its fate is known"),
+            Self::InFlight => f.write_str("another copy of it is under way"),
+            Self::NotSent { reason, .. } => write!(f, "not sent: {reason}"),
+            Self::Returned(reason) => f.write_str(reason),
+            Self::HandoffFailed(reason) => f.write_str(reason),
+            Self::Wait { until_ms, reason, .. } => match Timestamp::from_millisecond(*until_ms) {
+                Ok(until) => write!(f, "it waits until {until}: {reason}"),
+                Err(_) => write!(f, "it waits: {reason}"),
+            },
+            Self::Hold(reason) => write!(f, "it waits: {reason}"),
+            Self::Skip(reason) => write!(f, "SKIPPED: {reason}"),
+            Self::Expire(reason) => write!(f, "EXPIRED: {reason}"),
+            Self::Park(reason) => write!(f, "PARKED: {reason}"),
+        }
+    }
 }
 
 /// All that can wake the relay.

@@ -88,6 +88,17 @@ pub struct Counts {
     pub rechecked: usize,
 }
 
+impl std::fmt::Display for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { wiped, keys, unsettled, quarantine, inbox, attempts, reports, figures, rechecked } = self;
+        write!(
+            f,
+            "{wiped} numbers and texts, {keys} keys, {inbox} fates, {attempts} calls, {reports} reports, {quarantine} in \
+             quarantine, {figures} figures forgotten; {unsettled} unsettled kept; {rechecked} repeats compared"
+        )
+    }
+}
+
 /// One pass.
 pub struct Pass<'a> {
     /// The files.

@@ -164,7 +164,7 @@ impl Duty {
         }
         .run(&mut hands, &mut |_| {})?;
         pass::finish(&mut hands, &counts, asked_ms)?;
-        log::info!("retention: {counts:?} in {} ms", begun.elapsed().as_millis());
+        log::info!("retention: {counts} in {} ms", begun.elapsed().as_millis());
         Ok(true)
     }
 }

@@ -19,7 +19,7 @@
 //!
 //! | word | does |
 //! |---|---|
-//! | `status=N`, with `header=Name:Value`, `retry_after=S`, `body=TEXT` (last word) | answers so |
+//! | `status=N`, with `header=Name:Value`, `retry_after=S`, `retry_date=30s`, `body=TEXT` (last word) | answers so; `retry_date` is a `Retry-After` with the HTTP date of then |
 //! | `code=N` | answers with this vendor code and its HTTP status |
 //! | `hang`, `hang=20s` | reads the request and says nothing until stop (or for so long), then closes |
 //! | `close`, `close=accept/head/read/answer/idle` | FIN: on accept, after the head, after the whole request (the default), right after the answer, or 50 ms later while idle |
@@ -149,6 +149,8 @@ pub struct Rule {
     pub when: Matcher,
     /// What happens.
     pub then: Action,
+    /// Adds a `Retry-After` with the date that is so far ahead to a status.
+    pub retry_date: Option<Duration>,
     /// Wait before that.
     pub delay: Duration,
     /// Whether the vendor takes the message all the same; `None` goes by the action.
@@ -171,6 +173,7 @@ impl Rule {
         let mut rule = Rule {
             when: Matcher::default(),
             then: Action::Usual,
+            retry_date: None,
             delay: Duration::ZERO,
             accepted: None,
             report: ReportPlan::default(),
@@ -221,6 +224,7 @@ impl Rule {
                 _ => return Err(RuleError("`header` is written `header=Name:Value`".to_owned())),
             },
             "retry_after" => extras.headers.push(("Retry-After".to_owned(), needed()?.to_owned())),
+            "retry_date" => self.retry_date = Some(duration(name, needed()?)?),
             "body" => extras.body = Some(needed()?.to_owned()),
             "location" => extras.location = Some(needed()?.to_owned()),
             "delay" => {
@@ -251,6 +255,9 @@ impl Rule {
 
     /// What can be known at the moment a rule acts limits what it may ask for.
     fn check(&self) -> Result<(), RuleError> {
+        if self.retry_date.is_some() && !matches!(self.then, Action::Status { .. }) {
+            return Err(RuleError("`retry_date` belongs to `status`".to_owned()));
+        }
         let early = match self.stage() {
             Stage::Accept => "accept",
             Stage::Head => "head",

@@ -7,9 +7,12 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::fmt::rfc2822;
+
 use super::reports::{self, Accepted};
 use super::rule::{Action, Cut, Facts, ReportPlan, Rule, Stage, When};
 use super::{State, bizppurio, control, generic};
+use crate::clock::{ms, wall_ms};
 use crate::listen::wire::{Answer, Broken, Head, Incoming, Method};
 
 /// Longest time from a request's first byte to its last.
@@ -248,6 +251,9 @@ fn shaped(state: &State, usual: Answer, rule: Option<&Rule>, reference: &str) ->
             for (name, value) in headers {
                 answer.header(name, value);
             }
+            if let Some(date) = rule.retry_date.and_then(http_date) {
+                answer.header("Retry-After", &date);
+            }
             answer.refusal = (400..500).contains(status) && *status != 408;
             answer
         }
@@ -280,6 +286,13 @@ fn shaped(state: &State, usual: Answer, rule: Option<&Rule>, reference: &str) ->
         }
         _ => usual,
     }
+}
+
+/// The date that is so far ahead, as HTTP writes it; never earlier by the fraction of a second that it cannot hold.
+fn http_date(ahead: Duration) -> Option<String> {
+    let at_ms = wall_ms().saturating_add(ms(ahead)).saturating_add(999);
+    let at = jiff::Timestamp::from_millisecond(at_ms).ok()?;
+    rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&at).ok()
 }
 
 /// Gives the answer in the way the rule wants; `Some` when the connection is to end.

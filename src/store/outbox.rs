@@ -20,7 +20,7 @@ use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
 
 pub use self::adopted::{hold_all, hold_older, was_ever_claimed};
 pub use self::claim::{Claimed, claim, claim_one};
-pub use self::clock::{go_on, hold_for_clock, misdated, redate};
+pub use self::clock::{GOES_ON, go_on, hold_for_clock, misdated, redate};
 pub use self::counts::{ended_between, last_quarantined, parked, quarantined};
 pub use self::look::{
     Facts, Head, Overdue, facts, find, fingerprint, lane_head, next_deadline_ms, next_destination,

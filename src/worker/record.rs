@@ -70,11 +70,7 @@ impl Worker {
 
     /// The claim goes, and then the row gets the rules' answer: no call was begun, so no attempt is used.
     pub(super) fn release(&self, sending: Sending, answer: Answer, say: Say) {
-        log::info!(
-            "{} released dest={} before its call: {answer:?}",
-            sending.message_id(),
-            sending.consumer()
-        );
+        log::info!("{} released dest={} before its call: {answer}", sending.message_id(), sending.consumer());
         let tell = Box::new(move || say.tell(answer));
         self.shared.writer.submit(Box::new(Release::new(sending, NotSentProof::before_the_call(), tell)));
     }
@@ -183,7 +179,7 @@ impl Say {
     pub(super) fn tell(&self, answer: Answer) {
         if self.is_over() && !matches!(answer, Answer::Settled | Answer::InFlight) {
             log::warn!(
-                "row {} came back too late to be marked ({answer:?}): its lease takes it back",
+                "row {} came back too late to be marked ({answer}): its lease takes it back",
                 self.row
             );
             return;

@@ -97,8 +97,22 @@ fn f15_redirects_are_not_followed() {
 
 #[test]
 fn f22_429_with_retry_after_waits_and_uses_no_attempt() {
+    a_429_waits("retry_after=2");
+}
+
+#[test]
+fn f22_429_with_retry_after_as_a_date_waits_and_uses_no_attempt() {
+    a_429_waits("retry_date=2s");
+}
+
+#[test]
+fn f22_429_with_a_used_up_budget_in_one_field_waits_and_uses_no_attempt() {
+    a_429_waits("header=RateLimit:\"burst\";r=0;t=2");
+}
+
+fn a_429_waits(how: &str) {
     let world = World::new();
-    world.faults(&["status=429,retry_after=2,first=1"]);
+    world.faults(&[&format!("status=429,{how},first=1")]);
     let id = world.put_plain("k");
     let begun = Instant::now();
     let agent = world.agent();

@@ -32,6 +32,7 @@ mod f_worker;
 mod hostile;
 mod producers;
 mod schema;
+mod show_waits;
 mod soak;
 mod source_alerts;
 mod source_verbs;

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::{Value, json};
 
 use super::facts::{self, Found, calls, deeds};
-use super::now::{as_message, now_text};
+use super::now::{as_message, now};
 use crate::cli::views::{self, Line, Views};
 use crate::cli::{Failure, Outcome, output};
 use crate::config::Settings;
@@ -75,7 +75,9 @@ fn object(views: &Views, settings: &Settings, found: Found, reveal: bool) -> rus
         audit.sort_by_key(|deed| deed["at_ms"].as_i64());
     }
     all["audit"] = json!(audit);
-    all["now"] = json!(now_text(&line, &message, views, settings, line.fate.as_deref())?);
+    let now = now(&line, &message, views, settings, line.fate.as_deref())?;
+    all["now"] = json!(now.text);
+    all["waits_for_rate"] = json!(now.turn);
     if !reveal {
         line.recipient = output::masked(&line.recipient);
     }

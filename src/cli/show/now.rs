@@ -4,27 +4,50 @@
 
 use rusqlite::OptionalExtension;
 
+use super::turn::{self, Turn};
 use crate::cli::views::{Line, Views};
-use crate::cli::{dest, output};
+use crate::cli::{clock, dest, output};
 use crate::clock::wall_ms;
 use crate::config::Settings;
 use crate::message::{Class, Destination, Message, MessageId};
 use crate::owner;
 use crate::policy::{Asking, Policy, Verdict, consent};
+use crate::store::outbox::GOES_ON;
 use crate::store::suppress;
 
-/// One sentence: why it is where it is, and what happens next.
-pub(super) fn now_text(
+/// What is said of a message now.
+pub(super) struct Now {
+    /// One sentence: why it is where it is, and what happens next.
+    pub(super) text: String,
+    /// Where the rate is what it waits for.
+    pub(super) turn: Option<Turn>,
+}
+
+impl From<String> for Now {
+    fn from(text: String) -> Self {
+        Self { text, turn: None }
+    }
+}
+
+/// Why it is where it is, what it waits for and until when.
+pub(super) fn now(
     line: &Line,
     message: &Message,
     views: &Views,
     settings: &Settings,
     fate: Option<&str>,
-) -> rusqlite::Result<String> {
+) -> rusqlite::Result<Now> {
     let alive = owner::holder(&views.state).is_some() || !owner::may_look(&views.state);
-    match line.status.as_str() {
-        "PENDING" => waits(line, message, views, settings, alive),
-        _ => Ok(why(line, fate, alive)),
+    match (line.status.as_str(), fate) {
+        ("PENDING", _) => waits(line, message, views, settings, alive),
+        ("PUBLISHING", None) if alive => {
+            let in_hand = "is in the agent's hands".to_owned();
+            match turn::of(line, views, settings, alive)? {
+                Some(turn) => Ok(by_rate(in_hand, turn, message, settings)),
+                None => Ok(in_hand.into()),
+            }
+        }
+        _ => Ok(why(line, fate, alive).into()),
     }
 }
 
@@ -47,24 +70,33 @@ pub(super) fn as_message(line: &Line, payload: &str) -> Message {
     }
 }
 
-/// One sentence on a waiting message: what it waits for, until when, and what the rules will say then.
+/// A waiting message: what it waits for, until when, and what the rules will say then.
 fn waits(
     line: &Line,
     message: &Message,
     views: &Views,
     settings: &Settings,
     alive: bool,
-) -> rusqlite::Result<String> {
+) -> rusqlite::Result<Now> {
     let at = |ms: i64| output::local_time(ms, &settings.agent.timezone);
-    let because = line.reason.as_deref().map(|reason| format!(", because of {reason}")).unwrap_or_default();
+    let because = match line.reason.as_deref() {
+        Some(reason) if reason != GOES_ON => format!(", because of {reason}"),
+        _ => String::new(),
+    };
     let stands = dest::collect(views, settings)?;
     let of = stands.iter().find(|one| one["destination"] == *line.destination);
     if let Some(why) = of.and_then(|one| dest::why(one, settings)) {
-        return Ok(format!("waits for its destination {}, {why}", line.destination));
+        return Ok(format!("waits for its destination {}, {why}", line.destination).into());
     }
     match line.blocked {
-        1 => return behind(line, views),
-        2 => return Ok(format!("waits until the clock is right{because}")),
+        1 => return Ok(behind(line, views)?.into()),
+        2 if believes_the_clock(views, alive)? => {
+            let when = if alive { "within seconds" } else { "when the agent runs again" };
+            return Ok(
+                format!("was held because of the clock, which is believed again: goes on {when}").into()
+            );
+        }
+        2 => return Ok(format!("waits until the clock is right{because}").into()),
         _ => {}
     }
     let forms = consent::keys(message);
@@ -73,24 +105,63 @@ fn waits(
         opt_outs.extend(suppress::find(views.rows(), &forms)?);
     }
     if let Some(reason) = consent::judge(message, &opt_outs) {
-        return Ok(format!("will be SKIPPED when its turn comes: {reason}"));
+        return Ok(format!("will be SKIPPED when its turn comes: {reason}").into());
     }
     let now_ms = wall_ms();
     // What the rules will say when it is due, or say now.
     let verdict = Policy::new(settings).judge(message, Asking::Relay, now_ms.max(line.not_before_ms));
-    Ok(match verdict {
-        Verdict::Skip(reason) => format!("will be SKIPPED when its turn comes: {reason}"),
-        Verdict::Expire(reason) => format!("will be EXPIRED when its turn comes: {reason}"),
+    let due = match verdict {
+        Verdict::Skip(reason) => return Ok(format!("will be SKIPPED when its turn comes: {reason}").into()),
+        Verdict::Expire(reason) => return Ok(format!("will be EXPIRED when its turn comes: {reason}").into()),
         Verdict::Wait { until_ms, reason, .. } => {
-            format!("waits until {}, because of {reason}", at(until_ms))
+            return Ok(format!("waits until {}, because of {reason}", at(until_ms)).into());
         }
-        _ if line.not_before_ms > now_ms => format!("waits until {}{because}", at(line.not_before_ms)),
-        _ if !alive => "is due; the agent is not running".into(),
-        _ => format!(
-            "is due{}",
-            line.reason.as_deref().map(|reason| format!("; last time: {reason}")).unwrap_or_default()
-        ),
-    })
+        _ if line.not_before_ms > now_ms => {
+            return Ok(format!("waits until {}{because}", at(line.not_before_ms)).into());
+        }
+        _ if !alive => "is due; the agent is not running".to_owned(),
+        _ => "is due".to_owned(),
+    };
+    // Held as a whole, nobody knows when.
+    let mut now = match (views.held(), turn::of(line, views, settings, alive)?) {
+        (Some(held), _) => format!("{due}; nothing is sent: {held}").into(),
+        (None, Some(turn)) => by_rate(due, turn, message, settings),
+        (None, None) => due.into(),
+    };
+    if alive && let Some(reason) = line.reason.as_deref().filter(|reason| *reason != GOES_ON) {
+        now.text.push_str(&format!("; last time: {reason}"));
+    }
+    Ok(now)
+}
+
+/// It waits for the rate alone; and what its hours or its deadline say of the moment when its turn comes.
+fn by_rate(so_far: String, turn: Turn, message: &Message, settings: &Settings) -> Now {
+    let at = |ms: i64| output::local_time(ms, &settings.agent.timezone);
+    let why = turn.why();
+    let text = match turn.about_ms {
+        None => {
+            format!("{so_far}; then it waits for {why}, about {} from a start", output::age(turn.wait_ms))
+        }
+        Some(about_ms) => {
+            let then = match Policy::new(settings).judge(message, Asking::Worker, about_ms) {
+                Verdict::Wait { until_ms, .. } => {
+                    format!(", which is after its hours: so about {}", at(until_ms))
+                }
+                Verdict::Expire(reason) => format!(", which is too late: it will be EXPIRED ({reason})"),
+                _ => String::new(),
+            };
+            format!("{so_far}; it waits for {why}, and its turn comes at about {}{then}", at(about_ms))
+        }
+    };
+    Now { text, turn: Some(turn) }
+}
+
+/// As the running agent thinks of it, or as its next start will. Who may not look there is told what the row says.
+fn believes_the_clock(views: &Views, alive: bool) -> rusqlite::Result<bool> {
+    match &views.inbox {
+        Some(inbox) => Ok(clock::doubt(&views.outbox, inbox, alive)?.is_none()),
+        None => Ok(false),
+    }
 }
 
 /// One sentence: why it is where it is, and what happens next.
@@ -106,6 +177,11 @@ fn why(line: &Line, fate: Option<&str>, alive: bool) -> String {
         ("PUBLISHED", Some("SENT")) => "the vendor has taken it".into(),
         ("PUBLISHED", Some("FAILED")) => "the vendor has refused it for good".into(),
         ("PUBLISHED", Some("SENDING")) => "is being sent".into(),
+        ("PARKED", _) if line.reason.as_deref().is_some_and(content_is_the_cause) => {
+            "waits for a person: its content cannot be sent, and nobody can change it: `onceward cancel` it, and insert \
+             a new message under a new dedup_key"
+                .into()
+        }
         ("PARKED", _) => {
             "waits for a person: mend the cause, then `onceward release`, or `onceward cancel`".into()
         }
@@ -115,6 +191,11 @@ fn why(line: &Line, fate: Option<&str>, alive: bool) -> String {
         ("FAILED", _) => "was cancelled by a person and will not be sent".into(),
         (state, fate) => format!("{state}, vendor side {}", fate.unwrap_or("unknown")),
     }
+}
+
+/// Whether it was parked for what stands in it, which the outbox lets nobody change.
+fn content_is_the_cause(reason: &str) -> bool {
+    reason.starts_with("UNFIT") || reason.starts_with("UNREADABLE")
 }
 
 /// The head of its order lane within its file, which has to end first.

@@ -1,7 +1,7 @@
 //! The facts of `show` in lines for people. Never: a whole number or a text without `--reveal`.
 
 use super::facts::{Found, calls, deeds};
-use super::now::{as_message, now_text};
+use super::now::{as_message, now};
 use crate::cli::views::{self, Views};
 use crate::cli::{Failure, Outcome, filter, output, permission, settling};
 use crate::config::Settings;
@@ -127,8 +127,9 @@ pub(super) fn for_people(
     }
     say(
         "now",
-        now_text(line, &message, views, settings, fate.as_ref().map(|fate| fate.status.as_str()))
-            .map_err(io)?,
+        now(line, &message, views, settings, fate.as_ref().map(|fate| fate.status.as_str()))
+            .map_err(io)?
+            .text,
     );
     if let Some(inbox) = &views.inbox {
         let ms = |us: i64| format!("{:.1}", us as f64 / 1000.0);

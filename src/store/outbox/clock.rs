@@ -26,9 +26,18 @@ pub fn hold_for_clock(
     leave(connection, HOLD, id, owner, reason, now_ms)
 }
 
+/// The reason of a row that was held because of the clock and goes on: the old one no longer holds, and with none at
+/// all the row would look as if no agent had ever had it.
+pub const GOES_ON: &str = "CLOCK_RIGHT: it was held until the clock was believed again";
+
 /// What was held because of the clock goes on. Returns how many.
 pub fn go_on(connection: &Connection) -> rusqlite::Result<usize> {
-    connection.prepare_cached("UPDATE outbox SET blocked = 0 WHERE blocked = 2")?.execute([])
+    connection
+        .prepare_cached(
+            "UPDATE outbox SET blocked = 0, reason = CASE WHEN reason LIKE 'CLOCK:%' THEN ?1 ELSE reason END
+              WHERE blocked = 2",
+        )?
+        .execute([GOES_ON])
 }
 
 /// Waiting rows that a wrong clock may have written: written after `now_ms` or before `first_ms`. Found by their due

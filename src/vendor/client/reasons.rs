@@ -100,10 +100,26 @@ fn tls_reason(error: &std::io::Error) -> Option<String> {
         rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => {
             "the far end wants a client certificate".into()
         }
-        rustls::Error::AlertReceived(alert) => format!("the far end refused with the alert {alert:?}"),
+        rustls::Error::AlertReceived(alert) => {
+            format!("the far end refused with the alert {}", apart(&format!("{alert:?}")))
+        }
         rustls::Error::InvalidMessage(_) => "the far end does not speak TLS on this port".into(),
         other => other.to_string(),
     })
+}
+
+/// `HandshakeFailure` as the words that other tools print: `handshake failure`.
+fn apart(name: &str) -> String {
+    let mut words = String::new();
+    let mut small = false;
+    for letter in name.chars() {
+        if small && letter.is_ascii_uppercase() {
+            words.push(' ');
+        }
+        small = letter.is_ascii_lowercase();
+        words.push(letter.to_ascii_lowercase());
+    }
+    words
 }
 
 /// A duration as people say it: `15 s`, `1.5 s`, `300 ms`.
@@ -112,5 +128,21 @@ pub(super) fn spoken(duration: Duration) -> String {
         ms if ms >= 1000 && ms.is_multiple_of(1000) => format!("{} s", ms / 1000),
         ms if ms >= 1000 => format!("{:.1} s", duration.as_secs_f64()),
         ms => format!("{ms} ms"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alerts_are_told_in_words() {
+        for (alert, words) in [
+            (AlertDescription::HandshakeFailure, "handshake failure"),
+            (AlertDescription::UnknownCA, "unknown ca"),
+            (AlertDescription::NoApplicationProtocol, "no application protocol"),
+        ] {
+            assert_eq!(apart(&format!("{alert:?}")), words);
+        }
     }
 }
