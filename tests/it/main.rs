@@ -31,6 +31,7 @@ mod f_users;
 mod f_worker;
 mod hostile;
 mod producers;
+mod report_lists;
 mod schema;
 mod soak;
 mod source_alerts;
