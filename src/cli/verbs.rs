@@ -154,6 +154,8 @@ enum Said {
     Moved(Moved),
     /// It went to the vendor before; this is the inbox's word for it.
     Gone(String),
+    /// Its row is PUBLISHED; what became of it there, and what fits.
+    Published(String),
     /// It may have gone before, and the inbox could not be asked.
     CannotTell,
 }
@@ -312,6 +314,7 @@ impl Work<'_> {
             Said::CannotTell => {
                 format!("{id} {}", hand::sentence(self.verb, &hand::Said::CannotTell, self.dry_run).1)
             }
+            Said::Published(why) => format!("{id} not {done}: {why}"),
             Said::Gone(fate) => format!("{id} not {done}: it went to the vendor before and is {fate} there"),
         }
     }
@@ -431,6 +434,11 @@ fn one(
             counts.no += 1;
             *counts.why.entry(format!("it went to the vendor before and is {fate} there")).or_default() += 1;
             return Ok(Said::Gone(fate.to_string()));
+        }
+        hand::Said::Published(fate) => {
+            counts.no += 1;
+            *counts.why.entry("it is PUBLISHED meanwhile".into()).or_default() += 1;
+            return Ok(Said::Published(hand::published(fate)));
         }
         hand::Said::CannotTell => {
             counts.no += 1;
