@@ -35,6 +35,7 @@ mod report_lists;
 mod schema;
 mod soak;
 mod source_alerts;
+mod source_counts;
 mod source_verbs;
 mod torture;
 mod trace;
