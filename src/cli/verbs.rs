@@ -79,12 +79,14 @@ pub fn run(file: &SettingsFile, verb: Verb, args: Args) -> Outcome {
             return counts.end(verb, args.dry_run, false);
         }
     }
+    let outboxes = super::source::outboxes(&settings, inbox.as_ref())?;
+    args.filter.known(&settings, &outboxes, inbox.as_ref())?;
     // ALL is all of one file: what a person may have meant, too, is said.
     let elsewhere = if all { super::source::elsewhere(file, &settings, inbox.as_ref())? } else { None };
     let mut work = Work {
         verb,
         outbox: super::source::named(file, &settings, inbox.as_ref())?.writer()?,
-        outboxes: super::source::outboxes(&settings, inbox.as_ref())?,
+        outboxes,
         inbox,
         who: who::this_process(),
         note: args.note,

@@ -57,7 +57,7 @@ fn waits(
 ) -> rusqlite::Result<String> {
     let at = |ms: i64| output::local_time(ms, &settings.agent.timezone);
     let because = line.reason.as_deref().map(|reason| format!(", because of {reason}")).unwrap_or_default();
-    let stands = dest::collect(views, settings)?;
+    let stands = dest::stand(views, settings)?;
     let of = stands.iter().find(|one| one["destination"] == *line.destination);
     if let Some(why) = of.and_then(|one| dest::why(one, settings)) {
         return Ok(format!("waits for its destination {}, {why}", line.destination));
