@@ -17,6 +17,8 @@ pub enum Said {
     Moved(Moved),
     /// It went to the vendor before; this is the inbox's word for it.
     Gone(InboxState),
+    /// Its row is PUBLISHED, and this is the inbox's word for it.
+    Published(InboxState),
     /// It may have gone to the vendor before, and the inbox could not be asked.
     CannotTell,
 }
@@ -44,6 +46,13 @@ pub fn one(
             None => {}
         }
     }
+    // Its own state says only that it was handed over: what a person can still do depends on what became of it there.
+    if row.status == OutboxState::Published
+        && let Some(inbox) = inbox
+        && let Some(fate) = inbox::of_row(inbox, tx, &MessageId::new(&row.message_id))?
+    {
+        return Ok((Some(row), Said::Published(fate)));
+    }
     let moved = verbs::apply(tx, verb, &row.message_id, by, now_ms)?;
     Ok((Some(row), Said::Moved(moved)))
 }
@@ -66,9 +75,14 @@ pub fn sentence(verb: Verb, said: &Said, dry_run: bool) -> (u16, String) {
         ),
         Said::Moved(Moved::No(state)) => (409, format!("not {done}: it is {}", shown(*state))),
         Said::Moved(Moved::Missing) => (404, format!("not {done}: no message has this id or key")),
-        Said::Gone(fate) => {
-            (409, format!("not {done}: it is {fate} (it went to the vendor before; its row will follow)"))
-        }
+        Said::Gone(fate) => (
+            409,
+            format!(
+                "not {done}: it is {fate} (it went to the vendor before; its row will follow{})",
+                fitting(*fate)
+            ),
+        ),
+        Said::Published(fate) => (409, format!("not {done}: {}", published(*fate))),
         Said::CannotTell => (
             503,
             format!(
@@ -76,6 +90,23 @@ pub fn sentence(verb: Verb, said: &Said, dry_run: bool) -> (u16, String) {
                  the agent, or ask as its user"
             ),
         ),
+    }
+}
+
+/// What became of a message that was handed over, and what fits it.
+pub fn published(fate: InboxState) -> String {
+    format!("it is PUBLISHED, and {fate} at the vendor{}", fitting(fate))
+}
+
+/// What a person can do about it there.
+fn fitting(fate: InboxState) -> &'static str {
+    match fate {
+        InboxState::Error => {
+            "; nobody knows whether it arrived, and it is not sent again: ask the vendor, then `onceward settle`"
+        }
+        InboxState::Sending => "; the call is under way: `onceward show` tells what becomes of it",
+        InboxState::Sent => "; it cannot be called back",
+        InboxState::Failed => "; it was refused for good and is not sent again",
     }
 }
 

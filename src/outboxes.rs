@@ -182,6 +182,26 @@ impl Outboxes {
         self.0.iter().filter_map(File::source)
     }
 
+    /// A hasty look into each source, and the names of those of which nothing can be said now: these hide nothing of the
+    /// others, and whoever adds up says that they are missing.
+    pub fn each_source(
+        &self,
+        look: &mut dyn FnMut(&str, &Connection) -> rusqlite::Result<()>,
+    ) -> Vec<String> {
+        let mut unread = Vec::new();
+        for file in &self.0 {
+            let Some(name) = file.source() else { continue };
+            let looked = file.glance().map(|reader| look(name, &reader));
+            if let Some(Err(error)) = &looked {
+                log::debug!("source {name}: not looked at: {error}");
+            }
+            if !matches!(looked, Some(Ok(()))) {
+                unread.push(name.to_owned());
+            }
+        }
+        unread
+    }
+
     /// The one of a name, or the agent's own.
     pub fn named(&self, source: Option<&str>) -> Result<&File, NoFile> {
         let found = self.0.iter().find(|file| file.source() == source);

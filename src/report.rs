@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::lifecycle::{InboxEvent, InboxState};
 use crate::message::Destination;
+use crate::once::Fingerprint;
 use crate::vendor::bizppurio::report_codes::{self, Delivery};
 
 // The longest fields that are taken, characters: together an event's id, which holds 200 (`ONCE_KEY_CHARS_MAX`). The
@@ -105,6 +106,25 @@ impl Report {
     /// What the report is about: the same item is told of again, or contradicted.
     pub fn item(&self) -> String {
         format!("{}/{}", self.vendor_item, self.medium)
+    }
+
+    /// What stands for one that cannot be read, beside others that can: its digest, so that a repeat is only counted, and
+    /// the message it may be about; none of its other values. It settles nothing and is shown.
+    pub fn unreadable(value: &Value) -> Self {
+        let reference = value
+            .as_object()
+            .map(|fields| field(fields, &["REFKEY"], REFERENCE_CHARS_MAX))
+            .and_then(Result::ok);
+        Self {
+            vendor_item: format!("unreadable {}", Fingerprint::of(1, &[&value.to_string()])),
+            medium: String::new(),
+            reference: reference.flatten().unwrap_or_default(),
+            vendor_ref: None,
+            code: "unreadable".into(),
+            verdict: Verdict::Unlisted,
+            meaning: "a report that cannot be read: ask the vendor",
+            said_at_ms: None,
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod file;
 mod opt_outs;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -86,6 +87,8 @@ struct Running {
     leaving: bool,
     events: Sender<Event>,
     flags: Arc<WatchFlags>,
+    /// Set: the list is told again how the source is.
+    unsaid: Arc<AtomicBool>,
     relay: JoinHandle<()>,
     watch: JoinHandle<()>,
 }
@@ -121,8 +124,13 @@ impl Sources {
         let Ok(listed) = source::list(&reader) else { return };
         drop(reader);
         for running in &mut self.running {
-            let stays = listed.iter().any(|source| is_same(source, &running.source));
-            if !stays && !running.leaving {
+            let listed = listed.iter().find(|source| is_same(source, &running.source));
+            // Added again, or not told yet: a look now, and its word for the list.
+            if listed.is_some_and(|source| source.state == source::NEW) {
+                running.unsaid.store(true, Ordering::Relaxed);
+                let _ = running.events.send(Event::Wake);
+            }
+            if listed.is_none() && !running.leaving {
                 log::info!("source {}: {} is no longer served", running.source.name, running.source.file);
                 running.leaving = true;
                 self.parts.keys.files.forget(&running.source.name);
@@ -162,6 +170,7 @@ impl Sources {
             parts.writer.clone(),
             parts.alerts.clone(),
         );
+        let unsaid = guard.unsaid();
         let (relay, events) = Relay::unopened(RelayParts {
             path: path.clone(),
             owner: parts.agent_id.owner(&parts.owner),
@@ -186,7 +195,7 @@ impl Sources {
             });
         })?;
         let relay = spawn(format!("relay-{short}"), move || relay.run())?;
-        Ok(Running { source, leaving: false, events, flags, relay, watch })
+        Ok(Running { source, leaving: false, events, flags, unsaid, relay, watch })
     }
 
     fn stop_all(self, deadline: Instant) {

@@ -22,8 +22,14 @@ pub(super) fn run(bytes: &[u8]) {
             is_plain(&why.0);
             tells_no_number(&why.0, &input);
         }
-        Ok(list) => {
-            assert!(list.len() <= 1_000);
+        Ok(posted) => {
+            let list = posted.reports;
+            assert!(list.len() <= 1_000 && posted.readable <= list.len());
+            assert_eq!(posted.why.is_some(), posted.readable < list.len());
+            if let Some(why) = posted.why {
+                is_plain(&why.0);
+                tells_no_number(&why.0, &input);
+            }
             taken(&list);
             settled(&list);
         }

@@ -346,7 +346,12 @@ fn waiting_for_people(verdicts: &mut Verdicts, books: &[Book<'_>]) {
                 Ok(0) => continue,
                 Ok(found) => {
                     let (why, verb) = how;
-                    verdicts.warn(what, &format!("{found}{} ({why}{} {verb})", book.place(), book.command()));
+                    // `sql` is of the agent's own files.
+                    let look = match book.source {
+                        Some(_) if what == "quarantine" => "the view v_quarantine in its file".to_owned(),
+                        _ => format!("{} {verb}", book.command()),
+                    };
+                    verdicts.warn(what, &format!("{found}{} ({why}{look})", book.place()));
                 }
                 Err(error) => verdicts.say(what, Err(format!("{error}{}", book.place()))),
             }

@@ -1,10 +1,10 @@
 //! `dest`: how each destination stands: open, closed, waiting or paused, since when, why, and what waits for it; and
 //! `dest probe`: one harmless exchange, and the agent's next probe at once.
 
-use rusqlite::{OptionalExtension, params};
 use serde_json::{Map, Value, json};
 
 use super::settings_file::SettingsFile;
+use super::sql::objects;
 use super::through_agent;
 use super::views::{self, Views};
 use super::{Failure, Outcome, agent_call, output};
@@ -13,6 +13,7 @@ use crate::config::{DestinationSettings, Settings, VendorSettings, rate};
 use crate::exit;
 use crate::policy::Policy;
 use crate::store::destination::{self, Known};
+use crate::store::outbox::Unfinished;
 use crate::vendor;
 
 /// How many of the newest calls are looked through for the last that went wrong.
@@ -54,7 +55,9 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         None => match through_agent::get(&settings, "/v1/destinations") {
             Ok(answer) => answer["destinations"].as_array().cloned().unwrap_or_default(),
             Err(why) => {
-                output::complain!("how the destinations stand is not shown: {why}");
+                output::complain!(
+                    "how the destinations stand, and what waits in applications' own files, is not shown: {why}"
+                );
                 collect(&views, &settings).map_err(io)?
             }
         },
@@ -64,6 +67,9 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         if all.is_empty() {
             return Err(unknown(&settings, name));
         }
+    }
+    if let Some(left_out) = all.first().and_then(left_out) {
+        output::complain!("{left_out}");
     }
     if args.json {
         return output::print(&all.iter().map(|one| format!("{one}\n")).collect::<String>());
@@ -80,8 +86,39 @@ pub fn unknown(settings: &Settings, name: &str) -> Failure {
     )
 }
 
-/// Every destination of the settings, and those that are paused although the settings have them no more.
+/// Every destination of the settings, and those that are paused although the settings have them no more, each with what
+/// waits for it in all outboxes together.
 pub fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Vec<Value>> {
+    let now_ms = wall_ms();
+    let (unfinished, unread) = views.unfinished(now_ms)?;
+    let mut all = stand(views, settings)?;
+    for one in &mut all {
+        count(one, &unfinished, &unread, now_ms);
+    }
+    Ok(all)
+}
+
+/// Adds what waits for it.
+pub fn count(one: &mut Value, unfinished: &[Unfinished], unread: &[String], now_ms: i64) {
+    let mut by_state = Map::new();
+    let (mut waiting, mut due, mut oldest_ms) = (0, 0, None::<i64>);
+    for group in unfinished.iter().filter(|group| one["destination"] == *group.destination) {
+        if group.status == "PENDING" || group.status == "PUBLISHING" {
+            waiting += group.count;
+            due += group.due;
+            oldest_ms = Some(oldest_ms.map_or(group.oldest_ms, |known| known.min(group.oldest_ms)));
+        }
+        by_state.insert(group.status.clone(), group.count.into());
+    }
+    one["waiting"] = waiting.into();
+    one["due"] = due.into();
+    one["oldest_age_ms"] = oldest_ms.map(|oldest| now_ms.saturating_sub(oldest).max(0)).into();
+    one["unfinished"] = by_state.into();
+    one["sources_unread"] = unread.into();
+}
+
+/// How they stand, without a look at what waits.
+pub fn stand(views: &Views, settings: &Settings) -> rusqlite::Result<Vec<Value>> {
     let known = match &views.inbox {
         Some(inbox) => destination::all(inbox)?,
         None => Vec::new(),
@@ -120,39 +157,17 @@ fn stands(
         Some(known) if next.is_some() => ("WAITS", Some(known.changed_at_ms)),
         _ => ("OPEN", None),
     };
-    let mut unfinished = Map::new();
-    let (mut waiting, mut due, mut oldest) = (0, 0, None::<i64>);
-    let mut statement = views.outbox.prepare_cached(
-        "SELECT status, count(*), min(created_at_ms), sum(status = 'PENDING' AND not_before_ms <= ?2 AND blocked = 0) FROM outbox
-          WHERE closed_at_ms IS NULL AND destination = ?1 GROUP BY status",
-    )?;
-    let mut rows = statement.query(params![name, now_ms])?;
-    while let Some(row) = rows.next()? {
-        let (status, count, created, due_now): (String, i64, i64, i64) =
-            (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
-        if status == "PENDING" || status == "PUBLISHING" {
-            waiting += count;
-            due += due_now;
-            oldest = Some(oldest.map_or(created, |known| known.min(created)));
-        }
-        unfinished.insert(status, count.into());
-    }
-    let (mut today, mut last_error) = (Map::new(), None::<(i64, String, String)>);
+    let (mut today, mut last_error) = (Map::new(), None);
     if let Some(inbox) = &views.inbox {
-        let mut statement =
-            inbox.prepare_cached("SELECT what, count FROM tally WHERE day = ?1 AND consumer = ?2")?;
-        let mut rows = statement.query(params![Policy::new(settings).day(now_ms), name])?;
-        while let Some(row) = rows.next()? {
-            today.insert(row.get(0)?, row.get::<_, i64>(1)?.into());
+        let day = Policy::new(settings).day(now_ms);
+        let sql = "SELECT what, count FROM tally WHERE day = ?1 AND consumer = ?2";
+        for mut one in objects(inbox, sql, &[&day, &name])? {
+            today.insert(one["what"].as_str().unwrap_or_default().to_owned(), one["count"].take());
         }
-        last_error = inbox
-            .prepare_cached(
-                "SELECT started_at_ms, outcome, coalesce(reason, '') FROM attempt
-                  WHERE consumer = ?1 AND id > (SELECT max(id) FROM attempt) - ?2 AND outcome IN ('NOT_SENT', 'UNKNOWN')
-                  ORDER BY id DESC LIMIT 1",
-            )?
-            .query_row(params![name, CALLS_LOOKED_AT], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
-            .optional()?;
+        let sql = "SELECT started_at_ms AS at_ms, outcome, coalesce(reason, '') AS reason FROM attempt
+              WHERE consumer = ?1 AND id > (SELECT max(id) FROM attempt) - ?2 AND outcome IN ('NOT_SENT', 'UNKNOWN')
+              ORDER BY id DESC LIMIT 1";
+        last_error = objects(inbox, sql, &[&name, &CALLS_LOOKED_AT])?.pop();
     }
     Ok(json!({
         "destination": name,
@@ -160,10 +175,9 @@ fn stands(
         "state": state, "since_ms": since, "next_probe_ms": next,
         "reason": standing.and_then(|standing| standing.reason.as_ref()),
         "paused": paused, "paused_by": known.and_then(|known| known.paused_by.as_ref()),
-        "last_error": last_error.map(|(at_ms, outcome, reason)| json!({ "at_ms": at_ms, "outcome": outcome, "reason": reason })),
+        "last_error": last_error,
         "rate_per_s": of_settings.and_then(|one| one.rate_per_s), "threads": of_settings.map(|one| one.threads),
-        "waiting": waiting, "due": due, "oldest_age_ms": oldest.map(|created| now_ms.saturating_sub(created).max(0)),
-        "unfinished": unfinished, "today": today,
+        "today": today,
     }))
 }
 
@@ -185,6 +199,12 @@ pub fn why(one: &Value, settings: &Settings) -> Option<String> {
         Some("WAITS") => Some(format!("it asked for a pause: {reason}{next}")),
         _ => None,
     }
+}
+
+/// The sources that the figures of an object leave out, for people.
+pub fn left_out(object: &Value) -> Option<String> {
+    let names = object["sources_unread"].as_array()?;
+    views::left_out(&names.iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>())
 }
 
 /// One line each.

@@ -161,7 +161,7 @@ struct Left {
 /// What is not finished in any file; `end_ms` is the end of the wait.
 fn count(views: &Views, settings: &Settings, end_ms: i64) -> Result<Left, Failure> {
     let io = |error: rusqlite::Error| Failure::new(exit::IO, error.to_string());
-    let stands = dest::collect(views, settings).map_err(io)?;
+    let stands = dest::stand(views, settings).map_err(io)?;
     let mut left = Left { moving: 0, unread: false, rows: Vec::new() };
     count_in(&views.outbox, &stands, settings, end_ms, None, &mut left).map_err(io)?;
     let outboxes = Outboxes::read(&views.state.outbox(), views.inbox.as_ref()).map_err(io)?;

@@ -1,13 +1,15 @@
 //! Which messages a command means: the state words people use, and the other filters, as conditions over the outbox.
 //!
-//! Reads nothing itself. A filter that is not given leaves no trace in the statement, so that indexes stay of use.
+//! Reads nothing itself, but for a destination that the settings do not have. A filter that is not given leaves no trace in the statement, so that indexes stay of use.
 
-use rusqlite::ToSql;
+use rusqlite::{Connection, ToSql};
 
 use super::Failure;
 use crate::clock::wall_ms;
+use crate::config::Settings;
 use crate::exit;
 use crate::lifecycle::{InboxState, OutboxState};
+use crate::outboxes::Outboxes;
 
 /// The filters that `queue`, `shape` and the verbs share.
 #[derive(clap::Args, Default)]
@@ -38,6 +40,17 @@ pub enum Word {
     Fate(InboxState),
     /// What a report said.
     Delivery(&'static str),
+}
+
+impl Word {
+    /// As people say it.
+    pub fn said(self) -> &'static str {
+        match self {
+            Self::Outbox(state) => outbox_word(state),
+            Self::Fate(state) => state.as_str(),
+            Self::Delivery(word) => word,
+        }
+    }
 }
 
 /// Which states.
@@ -160,6 +173,35 @@ impl Filter {
             || self.to.is_some()
     }
 
+    /// Refuses a destination that nobody knows, since "none" would be no answer: one that the settings do not have must be
+    /// named by a row. Where a source cannot be read, nobody can tell.
+    pub fn known(
+        &self,
+        settings: &Settings,
+        outboxes: &Outboxes,
+        inbox: Option<&Connection>,
+    ) -> Result<(), Failure> {
+        let Some(name) = self.dest.as_ref().filter(|name| !name.is_empty()) else { return Ok(()) };
+        if settings.destinations.iter().any(|one| one.name == *name) {
+            return Ok(());
+        }
+        let has = |reader: &Connection, sql: &str| reader.query_row(sql, [name], |row| row.get::<_, bool>(0));
+        let rows =
+            |reader: &Connection| has(reader, "SELECT EXISTS (SELECT 1 FROM outbox WHERE destination = ?1)");
+        let sent = inbox.map(|inbox| has(inbox, "SELECT EXISTS (SELECT 1 FROM inbox WHERE consumer = ?1)"));
+        if sent.transpose().map_err(Failure::io)? == Some(true)
+            || rows(&outboxes.own().reader()?).map_err(Failure::io)?
+        {
+            return Ok(());
+        }
+        let mut found = false;
+        let unread = outboxes.each_source(&mut |_, reader| {
+            found |= rows(reader)?;
+            Ok(())
+        });
+        if found || !unread.is_empty() { Ok(()) } else { Err(unknown_destination(settings, name)) }
+    }
+
     /// Everything but the state, over the outbox under the name `o`.
     pub fn conditions(&self, conditions: &mut Conditions) -> Result<(), Failure> {
         if let Some(destination) = &self.dest {
@@ -182,6 +224,14 @@ impl Filter {
         }
         Ok(())
     }
+}
+
+/// The refusal of `--dest NAME`.
+pub fn unknown_destination(settings: &Settings, name: &str) -> Failure {
+    let names: Vec<&str> = settings.destinations.iter().map(|known| known.name.as_str()).collect();
+    let text =
+        format!("--dest: the settings have no {:?}, only {}", super::output::plain(name), names.join(", "));
+    Failure::new(exit::DATA, text)
 }
 
 /// `column = 'A' OR column = 'B'`: words of ours alone, no text from outside. `0` where there is none.

@@ -60,9 +60,13 @@ pub fn run(named: Option<&SettingsFile>, args: Args) -> Outcome {
     let user = if args.dir.is_none() { agent_user() } else { None };
     let made = make_databases(&settings.agent.state_dir, user)?;
     said.push_str(&said_of(&made));
-    if let Some((uid, gid)) = user {
-        let password = config_dir.join(SAMPLE_PASSWORD_FILE);
-        chown(&password, Some(uid), Some(gid)).map_err(|error| cannot(&password, &error))?;
+    // Only its owner may read it, and that has to be the agent.
+    let password = config_dir.join(SAMPLE_PASSWORD_FILE);
+    match user {
+        Some((uid, gid)) => {
+            chown(&password, Some(uid), Some(gid)).map_err(|error| cannot(&password, &error))?;
+        }
+        None => give_to_the_owner_of(&settings.agent.state_dir, &password)?,
     }
     said.push_str(&format!(
         "\nNext: put the account into {config} and its password into {password},\n  onceward --config {config} check\n  onceward --config {config} run\nTo try it without a vendor: onceward sandbox &  (the settings as written fit it)\n",
@@ -96,8 +100,7 @@ pub fn make_databases(state_dir: &Path, user: Option<(u32, u32)>) -> Result<Vec<
     let dirs = [(state.root.clone(), 0o755), (state.outbox_dir(), 0o2770), (state.inbox_dir(), 0o700)];
     let give = |path: &Path| match user {
         Some((uid, gid)) => chown(path, Some(uid), Some(gid)).map_err(|error| cannot(path, &error)),
-        None if path.is_dir() => Ok(()),
-        None => give_to_the_folders_owner(path),
+        None => give_to_the_owner_of(path.parent().unwrap_or(path), path),
     };
     for (dir, mode) in dirs {
         if make_dir(&dir, mode)? {
@@ -151,9 +154,8 @@ pub fn make_databases(state_dir: &Path, user: Option<(u32, u32)>) -> Result<Vec<
     Ok(made)
 }
 
-/// `init` is often run by root, the agent never is: what root makes in a folder belongs to the folder's owner.
-fn give_to_the_folders_owner(path: &Path) -> Result<(), Failure> {
-    let folder = path.parent().unwrap_or(path);
+/// `init` is often run by root, the agent never is: what root makes in a folder belongs to that folder's owner.
+fn give_to_the_owner_of(folder: &Path, path: &Path) -> Result<(), Failure> {
     let (folder, file) = match (fs::metadata(folder), fs::metadata(path)) {
         (Ok(folder), Ok(file)) => (folder, file),
         (Err(error), _) | (_, Err(error)) => return Err(cannot(path, &error)),

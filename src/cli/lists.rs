@@ -55,25 +55,38 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
     };
     // A member of the group cannot look into the inbox; the running agent can.
     let visible = views::inbox(&StateDir::new(&settings.agent.state_dir))?.is_some();
-    if !visible && !args.trouble && args.filter.state.len() <= 1 {
+    // What went wrong anywhere is one list; any other is of one file, and says which others there are.
+    let everywhere = args.trouble && file.source.is_none();
+    if !visible {
         let older_ms =
             args.filter.older.as_deref().map(|text| filter::span_ms("--older", text)).transpose()?;
         let query = [
             ("source", file.source.clone()),
-            ("state", args.filter.state.first().map(|state| state.to_ascii_uppercase())),
             ("dest", args.filter.dest.clone()),
             ("kind", args.filter.kind.clone()),
             ("key", args.key.clone()),
             ("to", args.filter.to.clone()),
             ("before_ms", older_ms.map(|span| wall_ms().saturating_sub(span).to_string())),
-            ("limit", Some(args.limit.to_string())),
         ];
-        match through_agent::queue(&settings, &query, args.json) {
+        let states = match &states {
+            States::Unfinished => vec![None],
+            States::All => vec![Some("ALL".to_owned())],
+            States::These(words) => words.iter().map(|word| Some(word.said().to_owned())).collect(),
+        };
+        let limit = args.limit as usize;
+        let asked = through_agent::Asked { query: &query, states: &states, everywhere, limit };
+        match through_agent::queue(&settings, &asked, args.json) {
             Ok(outcome) => return outcome,
             Err(why) => output::complain!("the vendor's side is not shown: {why}"),
         }
     }
     let views = views::open_joined(file, &settings)?;
+    let own = views::open(&settings)?;
+    args.filter.known(
+        &settings,
+        &super::source::outboxes(&settings, own.inbox.as_ref())?,
+        own.inbox.as_ref(),
+    )?;
     // Beside the list, so that JSON lines stay JSON lines.
     if let Some(held) = &views.held {
         output::complain!("HELD: nothing is sent: {held}");
@@ -84,42 +97,42 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         }
         _ => failure,
     })?;
-    let own = views::open(&settings)?;
     // Why rows wait that could go: their destination is closed, paused or waits.
-    let stands: Vec<(String, String)> = dest::collect(&own, &settings)
+    let stands: Vec<(String, String)> = dest::stand(&own, &settings)
         .map_err(|error| Failure::new(exit::IO, error.to_string()))?
         .iter()
         .filter_map(|one| Some((one["destination"].as_str()?.to_owned(), dest::why(one, &settings)?)))
         .collect();
-    let elsewhere = super::source::elsewhere(file, &settings, own.inbox.as_ref())?;
-    drop(own);
+    let elsewhere =
+        if everywhere { None } else { super::source::elsewhere(file, &settings, own.inbox.as_ref())? };
+    let left = if args.limit == 0 { usize::MAX } else { args.limit as usize };
     let zone = &settings.agent.timezone;
-    let mut left = if args.limit == 0 { usize::MAX } else { args.limit as usize };
-    let (mut shown, mut head, mut more) = (0usize, true, 0i64);
-    for list in &lists {
-        let mut after = None;
-        while left > 0 {
-            let page = page(&views.connection, list, after, PAGE.min(left))?;
-            let full = page.len() == PAGE.min(left);
-            after = page.last().map(|(key, _)| *key);
-            shown += page.len();
-            left -= page.len();
-            let mut lines: Vec<views::Line> = page.into_iter().filter_map(|(_, line)| line).collect();
-            for line in lines.iter_mut().filter(|line| line.status == "PENDING" && line.blocked == 0) {
-                if let Some((_, why)) = stands.iter().find(|(name, _)| *name == line.destination) {
-                    line.reason = Some(why.clone());
+    let mut listing =
+        Listing { json: args.json, inbox: views.inbox, zone, stands, left, head: true, shown: 0, more: 0 };
+    listing.of(&views.connection, None, &lists)?;
+    if everywhere {
+        let outboxes = super::source::outboxes(&settings, own.inbox.as_ref())?;
+        let mut printed = Ok(());
+        let unread = outboxes.each_source(&mut |name, reader| {
+            views::attach(reader, &own.state)?;
+            match listing.of(reader, Some(name), &lists) {
+                // What could be opened, but not read to its end.
+                Err(failure) if matches!(failure.code, exit::TRY_AGAIN | exit::IO) => {
+                    Err(crate::db::other(failure.text))
+                }
+                ended => {
+                    printed = ended;
+                    Ok(())
                 }
             }
-            print(lines, args.json, head, views.inbox, zone)?;
-            head = false;
-            if !full {
-                break;
-            }
-        }
-        if left == 0 {
-            more += rest(&views.connection, list, after, COUNT_MAX)?;
+        });
+        printed?;
+        if let Some(left_out) = views::left_out(&unread) {
+            output::complain!("{left_out}");
         }
     }
+    drop(own);
+    let Listing { shown, more, .. } = listing;
     if more > 0 {
         let or_more = if more >= COUNT_MAX { " or more" } else { "" };
         output::complain!("{shown} of {}{or_more} shown (--limit 0 for all)", shown as i64 + more);
@@ -137,6 +150,55 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         output::complain!("the vendor's side is not shown: {}", super::permission::inbox(&settings));
     }
     Ok(exit::OK)
+}
+
+/// A list under way, over one file or several.
+struct Listing<'a> {
+    json: bool,
+    inbox: bool,
+    zone: &'a jiff::tz::TimeZone,
+    /// Why rows wait that could go, by destination.
+    stands: Vec<(String, String)>,
+    /// How many may still be shown.
+    left: usize,
+    /// Nothing has been printed yet.
+    head: bool,
+    shown: usize,
+    more: i64,
+}
+
+impl Listing<'_> {
+    fn of(&mut self, connection: &Connection, source: Option<&str>, lists: &[List]) -> Result<(), Failure> {
+        for list in lists {
+            let mut after = None;
+            while self.left > 0 {
+                let limit = PAGE.min(self.left);
+                let page = page(connection, list, after, limit)?;
+                let full = page.len() == limit;
+                after = page.last().map(|(key, _)| *key);
+                self.shown += page.len();
+                self.left -= page.len();
+                let mut lines: Vec<views::Line> = page.into_iter().filter_map(|(_, line)| line).collect();
+                for line in &mut lines {
+                    line.source = source.map(str::to_owned);
+                    let waits = line.status == "PENDING" && line.blocked == 0;
+                    if let Some((_, why)) =
+                        self.stands.iter().find(|(name, _)| waits && *name == line.destination)
+                    {
+                        line.reason = Some(why.clone());
+                    }
+                }
+                print(lines, self.json, std::mem::take(&mut self.head), self.inbox, self.zone)?;
+                if !full {
+                    break;
+                }
+            }
+            if self.left == 0 {
+                self.more += rest(connection, list, after, COUNT_MAX)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// One statement's worth: rows of the outbox, or rows of the inbox with their outbox row.
@@ -337,6 +399,7 @@ fn print(lines: Vec<views::Line>, json: bool, head: bool, inbox: bool, zone: &ji
 
 fn why(line: &views::Line, now_ms: i64, zone: &jiff::tz::TimeZone) -> String {
     let mut parts = Vec::new();
+    parts.extend(line.source.as_ref().map(|name| format!("in the source {name}")));
     match line.blocked {
         1 if line.closed_at_ms.is_none() => {
             parts.push("behind an earlier row of its ordering key".to_owned())

@@ -26,7 +26,7 @@ mod sandbox;
 mod settings_file;
 mod settle;
 mod settling;
-mod shape;
+pub(crate) mod shape;
 pub(crate) mod show;
 mod source;
 mod sql;
@@ -90,8 +90,8 @@ struct Cli {
     /// Settings file [default: $ONCEWARD_CONFIG, then /etc/onceward/onceward.toml]
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// For enqueue, queue, shape, show, settle and the verbs: the outbox of this source (what names one message by its id
-    /// finds it without)
+    /// For enqueue, queue, shape, show, settle, suppress and the verbs: the outbox of this source (what names one message
+    /// by its id finds it without)
     #[arg(long, global = true, value_name = "NAME")]
     source: Option<String>,
     #[command(subcommand)]
@@ -172,6 +172,25 @@ enum Command {
     },
 }
 
+impl Command {
+    /// Whether `--source` has a meaning for it.
+    fn is_of_one_outbox(&self) -> bool {
+        matches!(
+            self,
+            Self::Enqueue(_)
+                | Self::Queue(_)
+                | Self::Show(_)
+                | Self::Shape(_)
+                | Self::Hold(_)
+                | Self::Release(_)
+                | Self::Cancel(_)
+                | Self::TryNow(_)
+                | Self::Settle(_)
+                | Self::Suppress(_)
+        )
+    }
+}
+
 /// The table as clap knows it. Where no settings are read, `--config` is taken but not shown.
 fn table() -> clap::Command {
     let quiet =
@@ -192,6 +211,13 @@ pub fn main() -> i32 {
             return if error.use_stderr() { exit::USAGE } else { exit::OK };
         }
     };
+    if cli.source.is_some() && !cli.command.is_of_one_outbox() {
+        output::complain!(
+            "onceward: --source goes with enqueue, queue, shape, show, settle, suppress, hold, release, cancel and try-now; \
+             this command is about no single outbox, and nothing was done"
+        );
+        return exit::USAGE;
+    }
     let settings = settings_file::SettingsFile::find(cli.config.as_deref()).with_source(cli.source);
     let named = settings_file::SettingsFile::named(cli.config.as_deref());
     let outcome = match cli.command {

@@ -148,7 +148,7 @@ fn picked_up(inbox: &Connection, name: &str) -> Option<Source> {
     while Instant::now() < end {
         std::thread::sleep(Duration::from_millis(50));
         if let Ok(Some(seen)) = list::get(inbox, name)
-            && seen.state != "NEW"
+            && seen.state != list::NEW
         {
             return Some(seen);
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rusqlite::functions::FunctionFlags;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{Connection, ErrorCode, ToSql};
 use serde_json::{Map, Value, json};
 
 use super::settings_file::SettingsFile;
@@ -227,6 +227,22 @@ impl Shell {
         .map_err(|error| Failure::new(exit::SOFTWARE, error.to_string()))?;
         Ok(done)
     }
+}
+
+/// Rows as objects under their columns' names.
+pub fn objects(connection: &Connection, sql: &str, params: &[&dyn ToSql]) -> rusqlite::Result<Vec<Value>> {
+    let mut statement = connection.prepare(sql)?;
+    let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
+    let mut rows = statement.query(params)?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        let mut object = Map::new();
+        for (at, name) in names.iter().enumerate() {
+            object.insert(name.clone(), value(row.get_ref(at)?));
+        }
+        all.push(object.into());
+    }
+    Ok(all)
 }
 
 fn value(value: ValueRef<'_>) -> Value {

@@ -1,10 +1,10 @@
 //! `status`: is it alive, what waits and since when, today's ends, what went wrong; agent up or down.
 
-use rusqlite::params;
 use serde_json::{Value, json};
 
 use super::dest;
 use super::settings_file::SettingsFile;
+use super::sql::objects;
 use super::through_agent;
 use super::views::{self, Views};
 use super::{Failure, Outcome, filter, output};
@@ -35,7 +35,9 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         None => match through_agent::get(&settings, "/v1/status") {
             Ok(status) => status,
             Err(why) => {
-                output::complain!("whether the agent runs, and the vendor's side, is not shown: {why}");
+                output::complain!(
+                    "whether the agent runs, and the vendor's side, is not shown, nor what waits in applications' own files: {why}"
+                );
                 own()?
             }
         },
@@ -55,25 +57,26 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
 
 pub(crate) fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Value> {
     let now_ms = wall_ms();
-    let mut live = Vec::new();
-    // Only unfinished rows: today's ends are counted as they happen, so history costs nothing here.
-    let mut statement = views.outbox.prepare(
-        "SELECT status, destination, count(*), min(created_at_ms), sum(not_before_ms <= ?1 AND blocked = 0 AND status = 'PENDING') FROM outbox
-          WHERE closed_at_ms IS NULL GROUP BY status, destination ORDER BY status, destination",
-    )?;
-    let mut rows = statement.query(params![now_ms])?;
-    while let Some(row) = rows.next()? {
-        let oldest: i64 = row.get(3)?;
-        live.push(json!({
-            "status": row.get::<_, String>(0)?, "destination": row.get::<_, String>(1)?, "count": row.get::<_, i64>(2)?,
-            "oldest_age_ms": now_ms.saturating_sub(oldest).max(0), "due": row.get::<_, i64>(4)?,
-        }));
+    // Today's ends are counted as they happen, so history costs nothing here.
+    let (unfinished, unread) = views.unfinished(now_ms)?;
+    let live: Vec<Value> = unfinished
+        .iter()
+        .map(|group| {
+            json!({
+                "status": group.status, "destination": group.destination, "count": group.count,
+                "oldest_age_ms": now_ms.saturating_sub(group.oldest_ms).max(0), "due": group.due,
+            })
+        })
+        .collect();
+    let mut destinations = dest::stand(views, settings)?;
+    for one in &mut destinations {
+        dest::count(one, &unfinished, &unread, now_ms);
     }
-    let closed: Vec<Value> = views
-        .outbox
-        .prepare("SELECT status, count(*) FROM outbox WHERE closed_at_ms IS NOT NULL GROUP BY status ORDER BY status")?
-        .query_map([], |row| Ok(json!({ "status": row.get::<_, String>(0)?, "count": row.get::<_, i64>(1)? })))?
-        .collect::<rusqlite::Result<_>>()?;
+    let closed = objects(
+        &views.outbox,
+        "SELECT status, count(*) AS count FROM outbox WHERE closed_at_ms IS NOT NULL GROUP BY status ORDER BY status",
+        &[],
+    )?;
     let purged_at_ms = crate::retention::pass::mark_ms(&views.outbox, crate::retention::pass::DONE_MARK)?;
     let quarantined: i64 = views.outbox.query_row("SELECT count(*) FROM quarantine", [], |row| row.get(0))?;
 
@@ -81,34 +84,30 @@ pub(crate) fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Va
     let mut clock_doubt = None;
     let (mut fates, mut today, mut alerts, mut agent) = (Vec::new(), Vec::new(), Vec::new(), json!({}));
     if let Some(inbox) = &views.inbox {
-        fates = inbox
-            .prepare("SELECT consumer, status, count(*), max(coalesce(finished_at_ms, claimed_at_ms)) FROM inbox GROUP BY consumer, status ORDER BY consumer, status")?
-            .query_map([], |row| {
-                Ok(json!({ "destination": row.get::<_, String>(0)?, "status": row.get::<_, String>(1)?, "count": row.get::<_, i64>(2)?, "last_at_ms": row.get::<_, i64>(3)? }))
-            })?
-            .collect::<rusqlite::Result<_>>()?;
+        fates = objects(
+            inbox,
+            "SELECT consumer AS destination, status, count(*) AS count, max(coalesce(finished_at_ms, claimed_at_ms)) AS last_at_ms
+               FROM inbox GROUP BY consumer, status ORDER BY consumer, status",
+            &[],
+        )?;
         let day = crate::policy::Policy::new(settings).day(now_ms);
-        today = inbox
-            .prepare("SELECT consumer, what, count FROM tally WHERE day = ?1 ORDER BY consumer, what")?
-            .query_map([day], |row| {
-                Ok(json!({ "destination": row.get::<_, String>(0)?, "status": row.get::<_, String>(1)?, "count": row.get::<_, i64>(2)? }))
-            })?
-            .collect::<rusqlite::Result<_>>()?;
-        alerts = inbox
-            .prepare(
-                "SELECT cause, destination, count, first_at_ms, last_at_ms, last_text, open, cleared_at_ms,
-                        (SELECT group_concat(hook, ', ') FROM alert_told AS told
-                          WHERE told.cause = alert.cause AND told.destination = alert.destination
-                            AND (told.count < alert.count OR told.open > alert.open))
-                   FROM alert ORDER BY open DESC, last_at_ms DESC LIMIT 20",
-            )?
-            .query_map([], |row| {
-                Ok(json!({ "cause": row.get::<_, String>(0)?, "destination": row.get::<_, String>(1)?, "count": row.get::<_, i64>(2)?,
-                           "first_at_ms": row.get::<_, i64>(3)?, "last_at_ms": row.get::<_, i64>(4)?, "text": row.get::<_, String>(5)?,
-                           "open": row.get::<_, bool>(6)?, "cleared_at_ms": row.get::<_, Option<i64>>(7)?,
-                           "not_yet_told": row.get::<_, Option<String>>(8)? }))
-            })?
-            .collect::<rusqlite::Result<_>>()?;
+        today = objects(
+            inbox,
+            "SELECT consumer AS destination, what AS status, count FROM tally WHERE day = ?1 ORDER BY consumer, what",
+            &[&day],
+        )?;
+        alerts = objects(
+            inbox,
+            "SELECT cause, destination, count, first_at_ms, last_at_ms, last_text AS text, open, cleared_at_ms,
+                    (SELECT group_concat(hook, ', ') FROM alert_told AS told
+                      WHERE told.cause = alert.cause AND told.destination = alert.destination
+                        AND (told.count < alert.count OR told.open > alert.open)) AS not_yet_told
+               FROM alert ORDER BY alert.open DESC, last_at_ms DESC LIMIT 20",
+            &[],
+        )?;
+        for alert in &mut alerts {
+            alert["open"] = (alert["open"] == 1).into();
+        }
         let mark = |key: &str| crate::store::meta::get(inbox, key);
         clock_doubt = super::clock::doubt(&views.outbox, inbox, owner.is_some())?;
         agent = json!({ "owner": mark("started_by")?, "started_at_ms": mark("started_at_ms")?.and_then(|text| text.parse::<i64>().ok()), "version": mark("version")? });
@@ -134,8 +133,8 @@ pub(crate) fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Va
         "locked": locked, "alive": owner::may_look(&views.state).then_some(owner.is_some()), "holder": owner, "agent": agent, "now_ms": now_ms, "clock_doubt": clock_doubt, "held": views.held(), "state_dir": settings.agent.state_dir,
         "environment": settings.agent.environment, "timezone": settings.agent.timezone.iana_name(), "disk_free_bytes": free,
         "waiting": live, "closed": closed, "purged_at_ms": purged_at_ms, "quarantined": quarantined, "inbox": fates, "today": today, "alerts": alerts,
-        "sources": sources, "vendor_visible": views.inbox.is_some(),
-        "destinations": dest::collect(views, settings)?, "intake_closed_until_ms": intake,
+        "sources": sources, "sources_unread": unread, "vendor_visible": views.inbox.is_some(),
+        "destinations": destinations, "intake_closed_until_ms": intake,
     }))
 }
 
@@ -184,6 +183,9 @@ fn for_people(status: &Value, settings: &Settings) -> String {
             output::local_time(until, zone)
         ));
     }
+    if let Some(left_out) = dest::left_out(status) {
+        out.push_str(&format!("{left_out}\n"));
+    }
     let none = Vec::new();
     let destinations = status["destinations"].as_array().unwrap_or(&none);
     if !destinations.is_empty() {
@@ -218,7 +220,7 @@ fn for_people(status: &Value, settings: &Settings) -> String {
         section("sources", &head.iter().map(String::as_str).collect::<Vec<_>>(), rows);
     }
     section(
-        "closed in the outbox",
+        "closed in outbox.db",
         &["STATE", "COUNT"],
         each("closed", &|row| vec![filter::said(&text(&row["status"])).to_owned(), row["count"].to_string()]),
     );

@@ -1,19 +1,23 @@
-//! `suppress`: who has opted out. Works while the agent is down; a running one sees each change at its next look.
+//! `suppress`: who has opted out, by outbox.db of everything, by a source's own table of what is in that source. Works
+//! while the agent is down; a running one sees each change at its next look.
 //!
 //! Numbers are masked unless `--reveal`. A recipient that could never be found is refused: an opt-out without effect
 //! is worse than an error.
 
 use std::io::BufRead;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
+use super::filter::unknown_destination;
 use super::settings_file::SettingsFile;
 use super::{Failure, Outcome, output};
 use crate::clock::wall_ms;
 use crate::config::Settings;
 use crate::limits::FIELD_CHARS_MAX;
 use crate::message::Class;
+use crate::outboxes::File;
+use crate::owner::StateDir;
 use crate::policy::consent::OptOut;
 use crate::policy::number::{canonical, forms, is_unreadable};
 use crate::store::audit::{self, Deed};
@@ -93,9 +97,7 @@ struct Covers {
 impl Covers {
     fn read(self, settings: &Settings) -> Result<OptOut, Failure> {
         if !self.dest.is_empty() && !settings.destinations.iter().any(|known| known.name == self.dest) {
-            let names: Vec<&str> = settings.destinations.iter().map(|known| known.name.as_str()).collect();
-            let text = format!("--dest: the settings have no {:?}, only {}", self.dest, names.join(", "));
-            return Err(Failure::new(exit::DATA, text));
+            return Err(unknown_destination(settings, &self.dest));
         }
         if !self.class.is_empty() && Class::parse(&self.class).is_none() {
             return Err(Failure::new(exit::DATA, "--class: TRANSACTIONAL or ADVERTISING was expected"));
@@ -118,17 +120,29 @@ pub fn run(file: &SettingsFile, args: Args) -> Outcome {
         Verb::Add { recipients, covers, note } => {
             let covers = covers.read(&settings)?;
             let recipients = read_all(&recipients)?;
-            let mut connection = super::enqueue::open(&settings)?;
+            let mut connection = home(file, &settings)?.writer()?;
             let added = add(&mut connection, &recipients, &covers, note.as_deref())?;
             output::print(&format!("{added} added, {} known already\n", recipients.len() - added))
         }
         Verb::Remove { recipients, covers } => {
             let covers = covers.read(&settings)?;
-            remove(&mut super::enqueue::open(&settings)?, &read_all(&recipients)?, &covers)
+            remove(&mut home(file, &settings)?.writer()?, &read_all(&recipients)?, &covers)
         }
-        Verb::List { recipient, reveal, json } => list(&settings, recipient.as_deref(), reveal, json),
-        Verb::Import { file, covers, note } => import(&settings, &file, covers, note.as_deref()),
+        Verb::List { recipient, reveal, json } => {
+            list(&settings, &home(file, &settings)?.reader()?, recipient.as_deref(), reveal, json)
+        }
+        Verb::Import { file: path, covers, note } => {
+            let covers = covers.read(&settings)?;
+            import(&mut home(file, &settings)?.writer()?, &path, &covers, note.as_deref())
+        }
     }
+}
+
+/// Whose table it is. The list of sources is in the inbox, which a producer may not read: asked for only where one is named.
+fn home(file: &SettingsFile, settings: &Settings) -> Result<File, Failure> {
+    let state = StateDir::new(&settings.agent.state_dir);
+    let inbox = if file.source.is_some() { super::views::inbox(&state)? } else { None };
+    super::source::named(file, settings, inbox.as_ref())
 }
 
 fn read_all(given: &[String]) -> Result<Vec<String>, Failure> {
@@ -232,11 +246,10 @@ fn remove(connection: &mut Connection, recipients: &[String], covers: &OptOut) -
     Ok(if missing == 0 { exit::OK } else { exit::NO })
 }
 
-fn list(settings: &Settings, only: Option<&str>, reveal: bool, json: bool) -> Outcome {
-    let views = super::views::open(settings)?;
+fn list(settings: &Settings, file: &Connection, only: Option<&str>, reveal: bool, json: bool) -> Outcome {
     let only = only.map(|recipient| forms(recipient, None));
-    let entries = suppress::list(&views.outbox, only.as_deref())
-        .map_err(|error| Failure::new(exit::IO, error.to_string()))?;
+    let entries =
+        suppress::list(file, only.as_deref()).map_err(|error| Failure::new(exit::IO, error.to_string()))?;
     let shown = |number: &str| if reveal { number.to_owned() } else { output::masked(number) };
     if json {
         let mut out = String::new();
@@ -265,8 +278,7 @@ fn list(settings: &Settings, only: Option<&str>, reveal: bool, json: bool) -> Ou
     output::print(&output::table(&table))
 }
 
-fn import(settings: &Settings, path: &std::path::Path, covers: Covers, note: Option<&str>) -> Outcome {
-    let covers = covers.read(settings)?;
+fn import(connection: &mut Connection, path: &Path, covers: &OptOut, note: Option<&str>) -> Outcome {
     let input: Box<dyn BufRead> = if path.as_os_str() == "-" {
         Box::new(std::io::stdin().lock())
     } else {
@@ -276,11 +288,10 @@ fn import(settings: &Settings, path: &std::path::Path, covers: Covers, note: Opt
         })?;
         Box::new(std::io::BufReader::new(opened))
     };
-    let mut connection = super::enqueue::open(settings)?;
     let (mut added, mut known, mut bad) = (0, 0, 0);
     let mut chunk = Vec::new();
     let mut store = |chunk: &mut Vec<String>| -> Result<(), Failure> {
-        let new = add(&mut connection, chunk, &covers, note)?;
+        let new = add(connection, chunk, covers, note)?;
         added += new;
         known += chunk.len() - new;
         chunk.clear();

@@ -3,12 +3,17 @@
 //! Used only where the inbox cannot be read from here. Prints what came; where nothing came the caller shows the outbox
 //! alone and says so.
 
+use std::collections::BTreeSet;
+
 use jiff::tz::TimeZone;
 use serde_json::Value;
 
 use super::{Failure, Outcome, agent_call, output};
 use crate::config::Settings;
 use crate::exit;
+
+/// Most rows of one page of the agent.
+const PAGE_MAX: usize = 1_000;
 
 /// The agent's answer to a GET, or why there is none, for people.
 pub fn get(settings: &Settings, path: &str) -> Result<Value, String> {
@@ -35,11 +40,57 @@ pub fn path(path: &str, query: &[(&str, Option<String>)]) -> String {
     if given.is_empty() { path.to_owned() } else { format!("{path}?{}", given.join("&")) }
 }
 
+/// A list, as the agent is asked for it.
+pub struct Asked<'a> {
+    /// The filters.
+    pub query: &'a [(&'static str, Option<String>)],
+    /// One of these states, one list for each; `None` = what the agent lists without.
+    pub states: &'a [Option<String>],
+    /// All sources, too.
+    pub everywhere: bool,
+    /// At most this many; 0 = all.
+    pub limit: usize,
+}
+
 /// `queue`, as the agent lists it. `Err` is why not.
-pub fn queue(settings: &Settings, query: &[(&str, Option<String>)], json: bool) -> Result<Outcome, String> {
-    let answer = get(settings, &path("/v1/messages", query))?;
-    let none = Vec::new();
-    let all = answer["messages"].as_array().unwrap_or(&none);
+pub fn queue(settings: &Settings, asked: &Asked<'_>, json: bool) -> Result<Outcome, String> {
+    let mut sources = vec![None];
+    if asked.everywhere {
+        let status = get(settings, "/v1/status")?;
+        let listed = status["sources"].as_array().into_iter().flatten();
+        sources.extend(listed.filter_map(|source| source["name"].as_str()).map(|name| Some(name.to_owned())));
+    }
+    let limit = if asked.limit == 0 { usize::MAX } else { asked.limit };
+    let (mut all, mut known, mut unread, mut more) = (Vec::new(), BTreeSet::new(), Vec::new(), false);
+    for source in sources {
+        for state in asked.states {
+            let mut query = asked.query.to_vec();
+            query.extend([("state", state.clone()), ("limit", Some(limit.min(PAGE_MAX).to_string()))]);
+            if source.is_some() {
+                query.push(("source", source.clone()));
+            }
+            let answer = match (get(settings, &path("/v1/messages", &query)), &source) {
+                (Ok(answer), _) => answer,
+                (Err(why), None) => return Err(why),
+                (Err(_), Some(name)) => {
+                    unread.push(name.clone());
+                    break;
+                }
+            };
+            more |= !answer["next"].is_null();
+            for line in answer["messages"].as_array().into_iter().flatten() {
+                if known.insert(line["message_id"].to_string()) {
+                    let mut line = line.clone();
+                    if source.is_some() {
+                        line["source"] = source.clone().into();
+                    }
+                    all.push(line);
+                }
+            }
+        }
+    }
+    more |= all.len() > limit;
+    all.truncate(limit);
     let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
     let out = if json {
         all.iter().map(|line| format!("{line}\n")).collect()
@@ -60,17 +111,24 @@ pub fn queue(settings: &Settings, query: &[(&str, Option<String>)], json: bool) 
                 text(&line["recipient"]),
                 line["attempts"].to_string(),
                 output::age(now_ms.saturating_sub(line["created_at_ms"].as_i64().unwrap_or(now_ms))),
-                text(&line["reason"]),
+                after(&line["source"], "in the source ") + &after(&line["reason"], " "),
             ]
         }));
         output::table(&rows)
     };
-    if !answer["next"].is_null() {
+    if let Some(left_out) = super::views::left_out(&unread) {
+        output::complain!("{left_out}");
+    }
+    if more {
         output::complain!(
             "there are more: narrow the list with filters, or raise --limit (at most 1000 through the agent)"
         );
     }
     Ok(output::print(&out))
+}
+
+fn after(value: &Value, before: &str) -> String {
+    value.as_str().map(|text| format!("{before}{text}")).unwrap_or_default()
 }
 
 /// `show`, as the agent tells it. `Err` is why not.
@@ -95,9 +153,6 @@ fn story(all: &Value, zone: &TimeZone) -> String {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),
         other => other.to_string(),
-    };
-    let after = |value: &Value, before: &str| {
-        value.as_str().map(|text| format!("{before}{text}")).unwrap_or_default()
     };
     let (message, vendor) = (&all["message"], &all["vendor"]);
     let mut out = String::new();

@@ -81,6 +81,8 @@ pub fn run(file: &SettingsFile, verb: Verb, args: Args) -> Outcome {
             return counts.end(verb, args.dry_run, false);
         }
     }
+    let outboxes = super::source::outboxes(&settings, inbox.as_ref())?;
+    args.filter.known(&settings, &outboxes, inbox.as_ref())?;
     // ALL is all of one file: what a person may have meant, too, is said.
     let elsewhere = if all { super::source::elsewhere(file, &settings, inbox.as_ref())? } else { None };
     let named = super::source::named(file, &settings, inbox.as_ref())?;
@@ -88,7 +90,7 @@ pub fn run(file: &SettingsFile, verb: Verb, args: Args) -> Outcome {
         verb,
         outbox: named.writer()?,
         named,
-        outboxes: super::source::outboxes(&settings, inbox.as_ref())?,
+        outboxes,
         inbox,
         who: who::this_process(),
         note: args.note,
@@ -158,6 +160,8 @@ enum Said {
     Moved(Moved),
     /// It went to the vendor before; this is the inbox's word for it.
     Gone(String),
+    /// Its row is PUBLISHED; what became of it there, and what fits.
+    Published(String),
     /// It may have gone before, and the inbox could not be asked.
     CannotTell,
 }
@@ -347,6 +351,7 @@ impl Work<'_> {
             Said::CannotTell => {
                 format!("{id} {}", hand::sentence(self.verb, &hand::Said::CannotTell, self.dry_run).1)
             }
+            Said::Published(why) => format!("{id} not {done}: {why}"),
             Said::Gone(fate) => format!("{id} not {done}: it went to the vendor before and is {fate} there"),
         }
     }
@@ -466,6 +471,11 @@ fn one(
             counts.no += 1;
             *counts.why.entry(format!("it went to the vendor before and is {fate} there")).or_default() += 1;
             return Ok(Said::Gone(fate.to_string()));
+        }
+        hand::Said::Published(fate) => {
+            counts.no += 1;
+            *counts.why.entry("it is PUBLISHED meanwhile".into()).or_default() += 1;
+            return Ok(Said::Published(hand::published(fate)));
         }
         hand::Said::CannotTell => {
             counts.no += 1;

@@ -1,5 +1,7 @@
 //! What the read-only commands read: both databases, opened by SQLite alone, agent up or down. Writes nothing.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Failure;
@@ -10,8 +12,9 @@ use crate::db::identity::WitnessFiles;
 use crate::db::{self, DbError, Part};
 use crate::incarnation::{in_words, judge};
 use crate::message::MessageId;
-use crate::outboxes::File;
+use crate::outboxes::{File, Outboxes};
 use crate::owner::{self, StateDir};
+use crate::store::outbox::{self, Unfinished};
 use crate::store::{inbox as of_inbox, incarnation};
 
 /// Readers of both files.
@@ -46,6 +49,31 @@ impl Views {
             self.source = Some((name.to_owned(), file.reader()?));
         }
         Ok(())
+    }
+
+    /// What is not finished in all outboxes together, by state and destination; and the sources that are missing from it.
+    /// Without the inbox, where the list of sources is, outbox.db alone.
+    pub fn unfinished(&self, now_ms: i64) -> rusqlite::Result<(Vec<Unfinished>, Vec<String>)> {
+        let outboxes = Outboxes::read(&self.state.outbox(), self.inbox.as_ref())?;
+        let mut all = outbox::unfinished(&self.outbox, now_ms)?;
+        let unread = outboxes.each_source(&mut |_, reader| {
+            all.append(&mut outbox::unfinished(reader, now_ms)?);
+            Ok(())
+        });
+        let (mut sums, mut places) = (Vec::<Option<Unfinished>>::new(), BTreeMap::new());
+        for one in all {
+            let place = (one.status.clone(), one.destination.clone());
+            let at = *places.entry(place).or_insert(sums.len());
+            match sums.get_mut(at) {
+                Some(Some(sum)) => {
+                    sum.count += one.count;
+                    sum.due += one.due;
+                    sum.oldest_ms = sum.oldest_ms.min(one.oldest_ms);
+                }
+                _ => sums.push(Some(one)),
+            }
+        }
+        Ok((places.into_values().filter_map(|at| sums[at].take()).collect(), unread))
     }
 
     /// Why nothing is sent; `None` = nothing holds it.
@@ -95,7 +123,7 @@ pub struct Joined {
     pub held: Option<String>,
 }
 
-/// Opens both for joins; the outbox is the one that `--source` names, or the agent's own. Attached to a read-only connection, the inbox is read-only too.
+/// Opens both for joins; the outbox is the one that `--source` names, or the agent's own.
 pub fn open_joined(file: &SettingsFile, settings: &Settings) -> Result<Joined, Failure> {
     let state = StateDir::new(&settings.agent.state_dir);
     let reader = inbox(&state)?;
@@ -104,12 +132,24 @@ pub fn open_joined(file: &SettingsFile, settings: &Settings) -> Result<Joined, F
     let inbox = reader.is_some();
     drop(reader);
     if inbox {
-        let path = state.inbox();
-        connection
-            .execute("ATTACH ?1 AS vendor", [path.to_string_lossy()])
-            .map_err(|source| DbError::sqlite(&path, source))?;
+        attach(&connection, &state).map_err(|source| DbError::sqlite(&state.inbox(), source))?;
     }
     Ok(Joined { connection, inbox, held })
+}
+
+/// The inbox under the name `vendor`; on a read-only connection it is read-only too.
+pub fn attach(outbox: &Connection, state: &StateDir) -> rusqlite::Result<()> {
+    outbox.execute("ATTACH ?1 AS vendor", [state.inbox().to_string_lossy()]).map(drop)
+}
+
+/// The sources that a sum or a list leaves out, for people; `None` where there is none.
+pub fn left_out(unread: &[String]) -> Option<String> {
+    let names = match unread {
+        [] => return None,
+        [name] => format!("the source {name}"),
+        names => format!("the sources {}", names.join(", ")),
+    };
+    Some(format!("not looked at: {names}, which cannot be read now (`onceward source list` says why)"))
 }
 
 /// One outbox row for lists.
@@ -155,6 +195,9 @@ pub struct Line {
     pub updated_at_ms: i64,
     /// Closed.
     pub closed_at_ms: Option<i64>,
+    /// Whose file it is in, in a list over several; `None` = outbox.db, or the one that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
 }
 
 /// Columns of [`line`], in order.
@@ -184,6 +227,7 @@ pub fn line(row: &Row<'_>) -> rusqlite::Result<Line> {
         expires_at_ms: row.get(14)?,
         updated_at_ms: row.get(15)?,
         closed_at_ms: row.get(16)?,
+        source: None,
     })
 }
 

@@ -9,8 +9,11 @@ use serde_json::{Value, json};
 use super::routes::Request;
 use super::wire::Answer;
 use super::{Context, sentence};
+use crate::cli::filter::{self, Conditions, Filter, States, Word};
 use crate::cli::views::{self, Line, Views};
-use crate::cli::{dest, output, show, status as of_status};
+use crate::cli::{Failure, dest, output, shape as of_shape, show, status as of_status};
+use crate::exit;
+use crate::outboxes::Outboxes;
 
 /// Rows of a page unless `limit` says otherwise.
 const PAGE: usize = 200;
@@ -68,33 +71,57 @@ pub(super) fn destination(context: &Context, request: &Request<'_>) -> Answer {
     })
 }
 
-/// What a list is of.
-enum Wanted {
-    /// Rows of the outbox in this condition.
-    Outbox(&'static str),
-    /// Messages that the inbox has in this state.
-    Inbox(&'static str),
+/// `{"destinations": [...], "sources_unread": [...]}`, each as `shape --json` has it, of all outboxes together. Parameters:
+/// `state`, `dest`, `kind`, `to`, `older` as the command has them, and `source` (that outbox alone).
+pub(super) fn shape(context: &Context, request: &Request<'_>) -> Answer {
+    let filter = Filter {
+        state: request.parameter("state").iter().flat_map(|all| all.split(',')).map(str::to_owned).collect(),
+        dest: request.parameter("dest"),
+        kind: request.parameter("kind"),
+        older: request.parameter("older"),
+        to: request.parameter("to"),
+    };
+    with_views(context, |views| {
+        let outboxes = Outboxes::read(&views.state.outbox(), views.inbox.as_ref())?;
+        let source = request.parameter("source");
+        let inbox = views.inbox.as_ref();
+        Ok(of_shape::collect(&context.settings, &outboxes, inbox, &filter, source.as_deref())
+            .map_or_else(|failure| refused(&failure), |shape| object(&shape)))
+    })
 }
 
-/// The words that people use.
+/// A command's failure as an answer.
+fn refused(failure: &Failure) -> Answer {
+    let status = match failure.code {
+        exit::USAGE | exit::DATA => 422,
+        exit::NO_INPUT => 404,
+        _ => 503,
+    };
+    sentence(status, &failure.text)
+}
+
+/// What a list is of, in the words that people use.
+struct Wanted {
+    /// Rows of the outbox; else messages by their row of the inbox.
+    of_outbox: bool,
+    /// What waits comes oldest first.
+    waits: bool,
+    condition: String,
+}
+
 fn wanted(word: &str) -> Option<Wanted> {
-    Some(match word.to_ascii_uppercase().as_str() {
-        "UNFINISHED" => Wanted::Outbox("closed_at_ms IS NULL"),
-        "ALL" => Wanted::Outbox("1"),
-        "PENDING" => Wanted::Outbox("status = 'PENDING'"),
-        "PUBLISHING" => Wanted::Outbox("status = 'PUBLISHING'"),
-        "HELD" => Wanted::Outbox("status = 'HELD'"),
-        "PARKED" => Wanted::Outbox("status = 'PARKED'"),
-        "PUBLISHED" => Wanted::Outbox("status = 'PUBLISHED'"),
-        "SKIPPED" => Wanted::Outbox("status = 'SKIPPED'"),
-        "EXPIRED" => Wanted::Outbox("status = 'EXPIRED'"),
-        "CANCELLED" => Wanted::Outbox("status = 'FAILED'"),
-        "SENDING" => Wanted::Inbox("SENDING"),
-        "SENT" => Wanted::Inbox("SENT"),
-        "FAILED" => Wanted::Inbox("FAILED"),
-        "ERROR" => Wanted::Inbox("ERROR"),
-        _ => return None,
-    })
+    let words = match filter::states(&[word.to_owned()]).ok()? {
+        States::These(words) => words,
+        States::All => return Some(Wanted { of_outbox: true, waits: false, condition: "1".into() }),
+        States::Unfinished => Vec::new(),
+    };
+    let (of_outbox, waits, condition) = match words.as_slice() {
+        [Word::Outbox(state)] => (true, !state.is_final(), format!("status = '{state}'")),
+        [Word::Fate(state)] => (false, false, format!("status = '{state}'")),
+        [Word::Delivery(word)] => (false, false, format!("delivery = '{word}'")),
+        _ => (true, true, "closed_at_ms IS NULL".into()),
+    };
+    Some(Wanted { of_outbox, waits, condition })
 }
 
 /// `{"messages": [...], "next": N}`; `next` is the `after` of the next page, null at the end. Parameters: `state` (the
@@ -116,23 +143,40 @@ pub(super) fn messages(context: &Context, request: &Request<'_>) -> Answer {
     }
     let [after, before_ms, limit] = numbers;
     let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(PAGE).clamp(1, PAGE_MAX);
-    let filter = Filter {
+    let asked = Filter {
         dest: request.parameter("dest"),
         kind: request.parameter("kind"),
         to: request.parameter("to"),
-        key: request.parameter("key"),
-        q,
-        before_ms,
+        ..Default::default()
     };
+    let mut conditions = Conditions::default();
+    if let Err(failure) = asked.conditions(&mut conditions) {
+        return refused(&failure);
+    }
+    if let Some(key) = request.parameter("key") {
+        conditions.and_with("o.dedup_key = :key", ":key", key);
+    }
+    if let Some(before_ms) = before_ms {
+        conditions.and_with("o.created_at_ms < :before", ":before", before_ms);
+    }
+    if let Some(q) = q {
+        let begins = "(o.message_id BETWEEN :q AND :q || char(1114111) OR o.dedup_key BETWEEN :q AND :q || char(1114111))";
+        conditions.and_with(begins, ":q", q);
+    }
     // Without a name the agent's own: row ids, and so pages, are of one file.
     let of_source = request.parameter("source").is_some().then_some(request);
     with_rows(context, of_source, |views| {
-        let (lines, next) = match wanted {
-            Wanted::Outbox(condition) => of_outbox(views.rows(), condition, word, &filter, after, limit)?,
-            Wanted::Inbox(status) => match &views.inbox {
-                Some(inbox) => of_inbox(inbox, views.rows(), status, &filter, after, limit)?,
-                None => (Vec::new(), None),
-            },
+        let outboxes = Outboxes::read(&views.state.outbox(), views.inbox.as_ref())?;
+        if let Err(failure) = asked.known(&context.settings, &outboxes, views.inbox.as_ref()) {
+            return Ok(refused(&failure));
+        }
+        let (lines, next) = match &views.inbox {
+            _ if wanted.of_outbox => of_outbox(views.rows(), &wanted, conditions, after, limit)?,
+            Some(inbox) => {
+                let condition = &wanted.condition;
+                of_inbox((inbox, condition, asked.dest.as_deref()), views.rows(), conditions, after, limit)?
+            }
+            None => (Vec::new(), None),
         };
         let mut all = Vec::new();
         for mut line in lines {
@@ -147,66 +191,26 @@ pub(super) fn messages(context: &Context, request: &Request<'_>) -> Answer {
     })
 }
 
-#[derive(Default)]
-struct Filter {
-    dest: Option<String>,
-    kind: Option<String>,
-    to: Option<String>,
-    key: Option<String>,
-    q: Option<String>,
-    before_ms: Option<i64>,
-}
-
-impl Filter {
-    /// `AND ...` for each that is given, so that each finds its index; and their values.
-    fn conditions(&self) -> (String, Vec<(&'static str, &dyn ToSql)>) {
-        let all: [(&str, &str, Option<&dyn ToSql>); 6] = [
-            ("destination = :dest", ":dest", self.dest.as_ref().map(|value| value as _)),
-            ("kind = :kind", ":kind", self.kind.as_ref().map(|value| value as _)),
-            ("recipient = :to", ":to", self.to.as_ref().map(|value| value as _)),
-            ("dedup_key = :key", ":key", self.key.as_ref().map(|value| value as _)),
-            ("created_at_ms < :before", ":before", self.before_ms.as_ref().map(|value| value as _)),
-            (
-                "(message_id BETWEEN :q AND :q || char(1114111) OR dedup_key BETWEEN :q AND :q || char(1114111))",
-                ":q",
-                self.q.as_ref().map(|value| value as _),
-            ),
-        ];
-        let mut sql = String::new();
-        let mut values = Vec::new();
-        for (condition, name, value) in all {
-            if let Some(value) = value {
-                sql.push_str(&format!(" AND {condition}"));
-                values.push((name, value));
-            }
-        }
-        (sql, values)
-    }
-}
-
 type Page = (Vec<Line>, Option<i64>);
 
 fn of_outbox(
     outbox: &Connection,
-    condition: &str,
-    word: &str,
-    filter: &Filter,
+    wanted: &Wanted,
+    mut conditions: Conditions,
     after: Option<i64>,
     limit: usize,
 ) -> rusqlite::Result<Page> {
-    let waits = ["UNFINISHED", "PENDING", "PUBLISHING", "HELD", "PARKED"]
-        .iter()
-        .any(|waits| waits.eq_ignore_ascii_case(word));
-    let (beyond, order) = if waits { (">", "ASC") } else { ("<", "DESC") };
-    let (filter, mut params) = filter.conditions();
+    let (beyond, order) = if wanted.waits { (">", "ASC") } else { ("<", "DESC") };
+    conditions.and(&wanted.condition);
+    conditions.and_with(&format!("(:after IS NULL OR id {beyond} :after)"), ":after", after);
+    conditions.bind(":limit", limit as i64);
     let sql = format!(
-        "SELECT {} FROM outbox WHERE {condition}{filter} AND (:after IS NULL OR id {beyond} :after) ORDER BY id {order} LIMIT :limit",
-        views::COLUMNS
+        "SELECT {} FROM outbox AS o {} ORDER BY id {order} LIMIT :limit",
+        views::COLUMNS,
+        conditions.where_clause()
     );
-    let limit_sql = limit as i64;
-    params.extend([(":after", &after as &dyn ToSql), (":limit", &limit_sql)]);
     let mut statement = outbox.prepare_cached(&sql)?;
-    let mut rows = statement.query(params.as_slice())?;
+    let mut rows = statement.query(conditions.params().as_slice())?;
     let (mut lines, mut last, mut count) = (Vec::new(), None, 0);
     while let Some(row) = rows.next()? {
         count += 1;
@@ -218,25 +222,24 @@ fn of_outbox(
 }
 
 fn of_inbox(
-    inbox: &Connection,
+    (inbox, condition, dest): (&Connection, &str, Option<&str>),
     outbox: &Connection,
-    status: &str,
-    filter: &Filter,
+    mut conditions: Conditions,
     after: Option<i64>,
     limit: usize,
 ) -> rusqlite::Result<Page> {
     let ids: Vec<(i64, String)> = inbox
-        .prepare_cached(
+        .prepare_cached(&format!(
             "SELECT id, message_id FROM inbox
-              WHERE status = ?1 AND (?2 IS NULL OR consumer = ?2) AND (?3 IS NULL OR id < ?3) ORDER BY id DESC LIMIT ?4",
-        )?
-        .query_map(params![status, filter.dest, after, limit as i64], |row| Ok((row.get(0)?, row.get(1)?)))?
+              WHERE {condition} AND (?1 IS NULL OR consumer = ?1) AND (?2 IS NULL OR id < ?2) ORDER BY id DESC LIMIT ?3",
+        ))?
+        .query_map(params![dest, after, limit as i64], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    let (conditions, values) = filter.conditions();
-    let sql = format!("SELECT {} FROM outbox WHERE message_id = :id{conditions}", views::COLUMNS);
+    conditions.and("message_id = :id");
+    let sql = format!("SELECT {} FROM outbox AS o {}", views::COLUMNS, conditions.where_clause());
     let mut lines = Vec::new();
     for (_, id) in &ids {
-        let mut params = values.clone();
+        let mut params = conditions.params();
         params.push((":id", id as &dyn ToSql));
         lines.extend(outbox.prepare_cached(&sql)?.query_row(params.as_slice(), views::line).optional()?);
     }

@@ -87,6 +87,9 @@ const SOURCE: &[&str] = &["source"];
 const LIST: &[&str] =
     &["state", "dest", "kind", "to", "key", "q", "before_ms", "after", "limit", "source", "reveal"];
 
+/// Of a shape.
+const SHAPE: &[&str] = &["state", "dest", "kind", "to", "older", "source"];
+
 /// Largest body of new messages, bytes: a few times the largest payload.
 const MESSAGES_BYTES_MAX: usize = super::wire::BODY_BYTES_MAX;
 
@@ -97,6 +100,7 @@ pub const ROUTES: &[Route] = &[
     post("/v1/reports/{destination}/{secret}", Guard::PathSecret, REPORT_BYTES_MAX, reports::take_in),
     post("/v1/adopt", Guard::Token, FIELDS_BYTES_MAX, adopt::adopt).with(&[]),
     get("/v1/status", Guard::Token, look::status).with(&[]),
+    get("/v1/shape", Guard::Token, look::shape).with(SHAPE),
     get("/v1/messages", Guard::Token, look::messages).with(LIST),
     post("/v1/messages", Guard::Token, MESSAGES_BYTES_MAX, enqueue::take_in).with(&[]),
     get("/v1/messages/{id}", Guard::Token, look::message).with(&["source", "reveal"]),

@@ -10,6 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use rusqlite::Connection;
@@ -256,6 +257,8 @@ pub struct Guard {
     opt_outs: Arc<OptOuts>,
     opened: Cell<Option<(u64, u64)>>,
     last: RefCell<Last>,
+    /// The list does not have what we saw last: it was added again.
+    unsaid: Arc<AtomicBool>,
 }
 
 struct Last {
@@ -287,7 +290,13 @@ impl Guard {
             opt_outs,
             opened: Cell::new(None),
             last: RefCell::new(last),
+            unsaid: Arc::default(),
         }
+    }
+
+    /// To be set where the list shall be told at the end of the next round, even if nothing has changed.
+    pub fn unsaid(&self) -> Arc<AtomicBool> {
+        self.unsaid.clone()
     }
 
     /// The source's name.
@@ -334,7 +343,7 @@ impl Guard {
 
     fn saw(&self, state: State, reason: Option<String>) {
         let mut last = self.last.borrow_mut();
-        if last.state != Some(state) || last.reason != reason {
+        if self.unsaid.swap(false, Ordering::Relaxed) || last.state != Some(state) || last.reason != reason {
             if last.state != Some(state) {
                 last.since = Instant::now();
                 if state == State::Ok {

@@ -21,7 +21,9 @@ use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
 pub use self::adopted::{hold_all, hold_older, was_ever_claimed};
 pub use self::claim::{Claimed, claim, claim_one};
 pub use self::clock::{GOES_ON, go_on, hold_for_clock, misdated, redate};
-pub use self::counts::{ended_between, last_quarantined, parked, quarantined};
+pub use self::counts::{
+    UNFINISHED_IDS, Unfinished, ended_between, last_quarantined, parked, quarantined, unfinished,
+};
 pub use self::look::{
     Facts, Head, Overdue, facts, find, fingerprint, lane_head, next_deadline_ms, next_destination,
     next_due_ms, next_waiting_destination, oldest_due_ms, overdue, unrouted,

@@ -25,6 +25,9 @@ pub struct Source {
     pub since_ms: i64,
 }
 
+/// The state of one that the agent has not looked at since it was added.
+pub const NEW: &str = "NEW";
+
 const COLUMNS: &str = "SELECT name, file, source_id, added_at_ms, state, reason, since_ms FROM source";
 
 fn source(row: &Row<'_>) -> rusqlite::Result<Source> {

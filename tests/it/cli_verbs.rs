@@ -238,3 +238,38 @@ fn what_went_out_is_not_called_held_although_its_mark_was_lost() {
     assert_eq!(world.arrivals(&id), 1);
     agent.stop();
 }
+
+/// A row that was handed over says what became of it there, and what fits.
+#[test]
+fn a_verb_on_what_was_handed_over_says_its_fate_and_the_verb_that_fits() {
+    let world = World::listening("");
+    world.faults(&["reset=read,first=1"]);
+    let agent = world.agent();
+    let lost = world.put_plain("lost");
+    world.wait_inbox(&lost, "ERROR");
+    world.wait_outbox(&lost, "PUBLISHED");
+    let sent = world.put_plain("sent");
+    world.wait_inbox(&sent, "SENT");
+    world.wait_outbox(&sent, "PUBLISHED");
+    let check = |up: bool| {
+        for verb in ["hold", "release", "cancel", "try-now"] {
+            let (code, said, error) = world.onceward(&[verb, &lost, "sent"]);
+            assert!(code == 1, "{verb} {code} {said}{error}");
+            for part in [
+                "PUBLISHED, and ERROR at the vendor",
+                "`onceward settle`",
+                "PUBLISHED, and SENT at the vendor",
+            ] {
+                assert!(said.contains(part), "{verb}: {said}");
+            }
+            if up {
+                let (code, said) = world.call("POST", &format!("/v1/messages/{lost}/{verb}"), "");
+                assert!(code == 409 && said.contains("ERROR") && said.contains("onceward settle"), "{said}");
+            }
+        }
+    };
+    check(true);
+    agent.stop();
+    check(false);
+    assert_eq!(world.outbox_state(&lost).0, "PUBLISHED");
+}

@@ -1,4 +1,5 @@
-//! PROOF.md's table of F1-F32 names the tests that there are: none forgotten, none made up.
+//! PROOF.md's table of F1-F32 names the tests that there are: none forgotten, none made up. README names what an
+//! application's file must not have of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -52,5 +53,31 @@ fn the_proofs_table_of_the_failure_rows_names_the_tests_that_there_are() {
         for name in numbered {
             assert!(named.contains(name), "F{row}: `{name}` is missing in PROOF.md");
         }
+    }
+}
+
+#[test]
+fn the_readme_names_the_tables_and_views_that_an_application_must_not_have() {
+    let world = crate::support::World::new();
+    let file = crate::f_source::app(&world, "shop", "wal");
+    crate::f_source::add(&world, "shop", &file);
+    let installed: BTreeSet<String> = rusqlite::Connection::open(&file)
+        .expect("opens")
+        .prepare("SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name <> 'orders' AND name NOT LIKE 'sqlite_%'")
+        .and_then(|mut names| names.query_map([], |row| row.get(0))?.collect())
+        .expect("reads");
+    let readme = std::fs::read_to_string(Path::new(ROOT).join("README.md")).expect("it is there");
+    let line = readme.lines().find(|line| line.starts_with("The names are the tables ")).expect("the list");
+    let list = line.split(", and those of").next().unwrap_or(line);
+    let named: BTreeSet<String> = list.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+    assert_eq!(named, installed);
+    for own in ["CREATE TABLE Audit (x)", "CREATE VIEW v_today AS SELECT 1"] {
+        let other = crate::f_source::app(&world, "other", "wal");
+        let connection = rusqlite::Connection::open(&other).expect("opens");
+        connection.execute_batch(own).expect("made");
+        let path = other.to_str().expect("UTF-8");
+        let (code, _, error) = world.onceward(&["source", "add", "other", path]);
+        assert!(code != 0 && error.contains("names that onceward needs"), "{own}: {code} {error}");
+        std::fs::remove_file(&other).expect("removed");
     }
 }

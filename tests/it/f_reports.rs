@@ -74,7 +74,7 @@ impl Listening {
     fn socket(&self) -> PathBuf {
         self.world.dir.path().join("s.sock")
     }
-    fn path(&self) -> String {
+    pub fn path(&self) -> String {
         format!("/v1/reports/biz/{SECRET}")
     }
     /// Status and body.
@@ -82,7 +82,7 @@ impl Listening {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
         exchange(&mut stream, request)
     }
-    fn post(&self, path: &str, body: &Value) -> u16 {
+    pub fn post(&self, path: &str, body: &Value) -> u16 {
         let body = body.to_string();
         self.raw(&format!(
             "POST {path} HTTP/1.1\r\nHost: hook.example\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
@@ -114,7 +114,7 @@ impl Listening {
     }
     /// A message whose answer is lost, so that it is ERROR.
     #[track_caller]
-    fn error(&self, key: &str) -> String {
+    pub fn error(&self, key: &str) -> String {
         let id = self.world.put(key, "biz", SMS);
         self.world.wait_inbox(&id, "ERROR");
         self.world.wait_outbox(&id, "PUBLISHED");

@@ -43,7 +43,6 @@ fn world() -> Option<World> {
         chown(&folder, Some(AGENT), Some(GROUP)).expect("owned");
         mode(&folder, bits);
     }
-    chown(world.dir.path().join("bizppurio.password"), Some(AGENT), Some(GROUP)).expect("owned");
     // As an operator does: init by root. What it makes belongs to the agent.
     let init = Command::new(BIN).args(["init", "--dir"]).arg(world.dir.path()).output().expect("init runs");
     assert!(init.status.success(), "{init:?}");
@@ -53,6 +52,11 @@ fn world() -> Option<World> {
     };
     assert_eq!(owned(world.outbox_path()), (AGENT, GROUP, 0o660));
     assert_eq!(owned(world.inbox_path()), (AGENT, GROUP, 0o600));
+    assert_eq!(
+        owned(world.dir.path().join("bizppurio.password")),
+        (AGENT, GROUP, 0o600),
+        "or it could not log in"
+    );
     Some(world)
 }
 
@@ -174,6 +178,37 @@ fn s25_three_users_of_the_group_enqueue_and_what_they_leave_behind_locks_nobody_
             producer(user, BIN, &["--config", world.config.to_str().expect("UTF-8"), "status"]);
         assert!(code == 0, "{out}{error}");
     }
+    running.stop();
+}
+
+#[test]
+fn s25_what_root_makes_in_a_folder_of_the_agents_user_is_that_users() {
+    if world().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    chown(dir.path(), Some(AGENT), Some(GROUP)).expect("owned");
+    let init = Command::new(BIN).args(["init", "--dir"]).arg(dir.path()).output().expect("init runs");
+    assert!(init.status.success(), "{init:?}");
+    for (name, bits) in [
+        ("bizppurio.password", 0o600),
+        ("state", 0o755),
+        ("state/outbox", 0o2770),
+        ("state/outbox/outbox.db", 0o660),
+        ("state/inbox", 0o700),
+        ("state/inbox/inbox.db", 0o600),
+    ] {
+        let metadata = std::fs::metadata(dir.path().join(name)).expect("it is there");
+        assert_eq!(
+            (metadata.uid(), metadata.gid(), metadata.mode() & 0o7777),
+            (AGENT, GROUP, bits),
+            "{name}"
+        );
+    }
+    let mut run = command(AGENT, GROUP, &[], BIN);
+    run.arg("--config").arg(dir.path().join("onceward.toml")).arg("run");
+    let running = Agent::spawn(run);
+    running.wait_log("ready:");
     running.stop();
 }
 

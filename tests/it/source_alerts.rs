@@ -48,7 +48,7 @@ fn what_waits_for_a_person_in_a_source_is_told_and_stays_told_until_it_is_gone()
     assert!(!agent.log().contains("all-clear of=PARKED"), "{}", agent.log());
     let said = check(&world);
     assert!(said.contains("onceward --source shop queue --state PARKED"), "{said}");
-    assert!(said.contains("onceward --source shop sql"), "{said}");
+    assert!(said.contains("the view v_quarantine in its file"), "{said}");
     agent.stop();
 
     // A start tells of no quarantined row again; a file out of reach ends nothing.

@@ -1,11 +1,12 @@
 //! The facts of `show` as one JSON object: the local API's answer, and the command's, which has some older names beside
 //! them. Never: a whole number or a text unless they are to be revealed.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use super::facts::{self, Found, calls, deeds};
 use super::now::{as_message, now};
+use crate::cli::sql::objects;
 use crate::cli::views::{self, Line, Views};
 use crate::cli::{Failure, Outcome, output};
 use crate::config::Settings;
@@ -86,31 +87,19 @@ fn object(views: &Views, settings: &Settings, found: Found, reveal: bool) -> rus
 }
 
 fn reports(inbox: &Connection, line: &Line) -> rusqlite::Result<Vec<Value>> {
-    inbox
-        .prepare_cached(
-            "SELECT first_at_ms, verdict, code, meaning, item, way, copies, counts FROM report
-              WHERE consumer = ?1 AND message_id = ?2 AND message_id <> '' ORDER BY id",
-        )?
-        .query_map([&line.destination, &line.message_id], |row| {
-            Ok(json!({
-                "at_ms": row.get::<_, i64>(0)?, "verdict": row.get::<_, String>(1)?, "code": row.get::<_, String>(2)?,
-                "meaning": row.get::<_, String>(3)?, "item": row.get::<_, String>(4)?, "way": row.get::<_, String>(5)?,
-                "copies": row.get::<_, i64>(6)?, "quarantined": !row.get::<_, bool>(7)?,
-            }))
-        })?
-        .collect()
+    let mut all = objects(
+        inbox,
+        "SELECT first_at_ms AS at_ms, verdict, code, meaning, item, way, copies, counts = 0 AS quarantined FROM report
+          WHERE consumer = ?1 AND message_id = ?2 AND message_id <> '' ORDER BY id",
+        &[&line.destination, &line.message_id],
+    )?;
+    for report in &mut all {
+        report["quarantined"] = (report["quarantined"] == 1).into();
+    }
+    Ok(all)
 }
 
 fn look_up(inbox: &Connection, line: &Line) -> rusqlite::Result<Option<Value>> {
-    inbox
-        .prepare_cached(
-            "SELECT asked, last_at_ms, next_at_ms, last_said FROM inquiry WHERE consumer = ?1 AND message_id = ?2",
-        )?
-        .query_row(params![line.destination, line.message_id], |row| {
-            Ok(json!({
-                "asked": row.get::<_, i64>(0)?, "last_at_ms": row.get::<_, i64>(1)?,
-                "next_at_ms": row.get::<_, Option<i64>>(2)?, "said": row.get::<_, String>(3)?,
-            }))
-        })
-        .optional()
+    let sql = "SELECT asked, last_at_ms, next_at_ms, last_said AS said FROM inquiry WHERE consumer = ?1 AND message_id = ?2";
+    Ok(objects(inbox, sql, &[&line.destination, &line.message_id])?.pop())
 }

@@ -83,7 +83,7 @@ fn waits(
         Some(reason) if reason != GOES_ON => format!(", because of {reason}"),
         _ => String::new(),
     };
-    let stands = dest::collect(views, settings)?;
+    let stands = dest::stand(views, settings)?;
     let of = stands.iter().find(|one| one["destination"] == *line.destination);
     if let Some(why) = of.and_then(|one| dest::why(one, settings)) {
         return Ok(format!("waits for its destination {}, {why}", line.destination).into());
@@ -195,7 +195,7 @@ fn why(line: &Line, fate: Option<&str>, alive: bool) -> String {
 
 /// Whether it was parked for what stands in it, which the outbox lets nobody change.
 fn content_is_the_cause(reason: &str) -> bool {
-    reason.starts_with("UNFIT") || reason.starts_with("UNREADABLE")
+    ["UNFIT", "UNREADABLE", "OTHER_CONTENT"].iter().any(|cause| reason.starts_with(cause))
 }
 
 /// The head of its order lane within its file, which has to end first.
