@@ -136,6 +136,8 @@ CREATE TABLE suppress (
 -- message that should not have been sent.
 CREATE TRIGGER suppress_canonical BEFORE INSERT ON suppress
 WHEN NEW.recipient NOT GLOB '*[^0-9+() .-]*'
+  AND (length(replace(replace(replace(replace(replace(NEW.recipient, '-', ''), ' ', ''), '(', ''), ')', ''), '.', '')) >= 7
+       OR replace(replace(replace(replace(replace(NEW.recipient, '-', ''), ' ', ''), '(', ''), ')', ''), '.', '') LIKE '+%')
   AND NEW.recipient IS NOT (SELECT CASE
         WHEN plain LIKE '+82%' THEN '0' || ltrim(substr(plain, 4), '0')
         WHEN plain LIKE '0082%' THEN '0' || ltrim(substr(plain, 5), '0')
@@ -153,6 +155,14 @@ BEGIN
                       WHERE known.recipient = canonical AND known.destination = NEW.destination
                         AND known.channel = NEW.channel AND known.class = NEW.class);
   SELECT RAISE(IGNORE);
+END;
+
+-- An opt-out is one of those that were inserted, in their one form: a change of what it covers is another opt-out.
+CREATE TRIGGER suppress_is_not_edited BEFORE UPDATE OF recipient, destination, channel, class ON suppress
+WHEN OLD.recipient IS NOT NEW.recipient OR OLD.destination IS NOT NEW.destination OR OLD.channel IS NOT NEW.channel
+  OR OLD.class IS NOT NEW.class
+BEGIN
+  SELECT RAISE(ABORT, 'onceward: an opt-out is not edited; delete it and insert the other one');
 END;
 
 -- An opt-out that can never be found is refused: it looks like a number (no letter in it), but has characters that no

@@ -161,10 +161,17 @@ impl Gate {
         self.lock().paused.is_some()
     }
 
-    /// An operator's wish: the next probe, or the end of a wait, is now.
+    /// Whether a worker may still call on a pass that it got some time ago, before it waited for the rate.
+    pub fn still_allows(&self, pass: Pass, now: Instant) -> bool {
+        let state = self.lock();
+        state.paused.is_none()
+            && state.waits_until.is_none_or(|until| now >= until)
+            && (pass == Pass::Probe || state.closed.is_none())
+    }
+
+    /// An operator's wish: the next probe is now. A pause that the vendor asked for stands.
     pub fn probe_now(&self, now: Instant) {
         let mut state = self.lock();
-        state.waits_until = None;
         if let Some(closed) = &mut state.closed {
             closed.next_probe = now;
         }

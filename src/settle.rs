@@ -14,7 +14,7 @@ use crate::db::DbError;
 use crate::db::writer::Work;
 use crate::lifecycle::{InboxEvent, InboxState};
 use crate::message::{Destination, MessageId};
-use crate::outboxes::{NoFile, Outboxes};
+use crate::outboxes::{File, Outboxes};
 use crate::store::inbox::{self, Verdict};
 use crate::store::outbox::{self, Rearmed};
 use crate::store::{audit, meta, rearm, report};
@@ -224,10 +224,9 @@ pub fn open_outbox_row(
     message_id: &MessageId,
 ) -> Result<Opened, DbError> {
     let sqlite = |path: &Path, error| DbError::sqlite(path, error);
-    let file = match outboxes.choose(None, message_id.as_str()) {
+    let file = match handed_over(outboxes, message_id)? {
         Ok(file) => file,
-        Err(NoFile::Own(error)) => return Err(error),
-        Err(other) => return Ok(Opened::OutOfReach(other.to_string())),
+        Err(why) => return Ok(Opened::OutOfReach(why)),
     };
     let mut outbox = match file.writer() {
         Err(error) if file.source().is_some() => return Ok(Opened::OutOfReach(error.to_string())),
@@ -254,4 +253,31 @@ pub fn open_outbox_row(
         Rearmed::NotYet => return Ok(Opened::NotYet),
     }
     Ok(Opened::Done)
+}
+
+/// The outbox that handed the message over: if an application gave its id to rows of two files, it is the one whose row
+/// is closed as PUBLISHED, or is about to be. `Err` within: why there is none, for people.
+fn handed_over<'o>(
+    outboxes: &'o Outboxes,
+    message_id: &MessageId,
+) -> Result<Result<&'o File, String>, DbError> {
+    let (mut waits, mut unread) = (None, None);
+    for file in outboxes.files() {
+        let Some(reader) = file.glance() else {
+            match file.source() {
+                None => drop(file.writer()?),
+                Some(name) => unread = Some(format!("source {name} cannot be read now")),
+            }
+            continue;
+        };
+        let found = outbox::could_rearm(&reader, message_id);
+        match found.map_err(|error| DbError::sqlite(file.path(), error))? {
+            Rearmed::Yes | Rearmed::NotYet => return Ok(Ok(file)),
+            Rearmed::NotNeeded | Rearmed::Wiped => waits = waits.or(Some(file)),
+            Rearmed::Missing => {}
+        }
+    }
+    Ok(waits.ok_or_else(|| {
+        unread.unwrap_or_else(|| "no outbox that is served has its row; was its source removed?".into())
+    }))
 }

@@ -14,8 +14,8 @@ mod record;
 
 use std::cell::{Cell, OnceCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
@@ -67,6 +67,8 @@ pub struct Shared {
     pub hold: Hold,
     /// Tries again within one claim, where the receiver deduplicates; see `again`.
     pub quick: Repeat,
+    /// Held by the one worker that logs in.
+    pub login: Mutex<()>,
 }
 
 /// One worker.
@@ -139,7 +141,7 @@ impl Worker {
             return Some(Answer::Returned("DATABASE: outcomes cannot be written now"));
         }
         let Some(pass) = gate.may_call(clock::mono()) else {
-            return Some(Answer::Returned(if gate.is_paused() { PAUSED } else { "DESTINATION_CLOSED" }));
+            return Some(self.shut());
         };
         progress.pass.set(Some(pass));
         let answer = self.claim_and_call(handoff, pass, say, progress);
@@ -170,21 +172,27 @@ impl Worker {
             Ok(prepared) => prepared,
             Err(answer) => return no(answer),
         };
-        // A login is a call that the vendor counts.
+        // A login is a call that the vendor counts: one for all, so the others wait for it here and not for turns of theirs.
+        let login =
+            (!shared.vendor.is_ready()).then(|| shared.login.lock().unwrap_or_else(PoisonError::into_inner));
+        if login.is_some() && !shared.gate.still_allows(pass, clock::mono()) {
+            return Some(self.shut());
+        }
         if !shared.vendor.is_ready() && !shared.rate.take(&shared.stop) {
             return Some(Answer::Returned("STOPPING"));
         }
         if let Err(reply) = shared.vendor.ready() {
             return Some(self.not_begun(&message, *reply));
         }
+        drop(login);
         if !shared.rate.take(&shared.stop) {
             return Some(Answer::Returned("STOPPING"));
         }
 
-        // After the wait for the rate: what an operator has paused meanwhile is not begun, and what is no longer allowed
-        // needs no claim.
-        if shared.gate.is_paused() {
-            return Some(Answer::Returned(PAUSED));
+        // After the wait for the rate: what an operator has paused or the vendor has asked to leave alone meanwhile is not
+        // begun, and what is no longer allowed needs no claim.
+        if !shared.gate.still_allows(pass, clock::mono()) {
+            return Some(self.shut());
         }
         if let Err(answer) = self.rules(&message, Asking::Worker, clock::now()) {
             return no(answer);
@@ -222,6 +230,11 @@ impl Worker {
         let _ = kill::point("worker-after-call");
         self.record(sending, &message, reply, waited, say.clone());
         None
+    }
+
+    /// The gate lets nobody through now.
+    fn shut(&self) -> Answer {
+        Answer::Returned(if self.shared.gate.is_paused() { PAUSED } else { "DESTINATION_CLOSED" })
     }
 
     fn claim(&self, message: &Message, fingerprint: String) -> ClaimAnswer {

@@ -161,6 +161,7 @@ pub(super) fn start(common: Common<'_>) -> Result<Destinations, StartError> {
             stop: stop.clone(),
             hold: hold.clone(),
             quick: settings.retry.quick,
+            login: std::sync::Mutex::default(),
         });
         for number in 0..destination.threads {
             let worker = Worker::new(shared.clone(), receiver.clone());

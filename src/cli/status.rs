@@ -78,7 +78,11 @@ pub(crate) fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Va
         &[],
     )?;
     let purged_at_ms = crate::retention::pass::mark_ms(&views.outbox, crate::retention::pass::DONE_MARK)?;
-    let quarantined: i64 = views.outbox.query_row("SELECT count(*) FROM quarantine", [], |row| row.get(0))?;
+    let quarantined: i64 = views.outbox.query_row(
+        "SELECT count(*) FROM quarantine WHERE reason <> 'SAME_KEY_OTHER_TEXT'",
+        [],
+        |row| row.get(0),
+    )?;
 
     let owner = owner::holder(&views.state);
     let mut clock_doubt = None;

@@ -10,6 +10,7 @@ use super::wire::Answer;
 use super::{Context, Served, committed, sentence};
 use crate::clock::{self, wall_ms};
 use crate::deed::Deed;
+use crate::gate::Room;
 use crate::pause::{self, Done, Pause};
 use crate::relay::Event;
 use crate::store::destination;
@@ -94,7 +95,12 @@ pub(super) fn probe(context: &Context, request: &Request<'_>) -> Answer {
     gate.probe_now(clock::mono());
     let _ = context.relay.send(Event::Wake);
     let probed = vendor.probe();
-    let note = if paused { "; it is paused: nothing is sent until `onceward resume`" } else { "" };
+    let waits = matches!(gate.room(clock::mono()), Room::Shut(_)) && gate.closed_by().is_none();
+    let note = match (paused, waits) {
+        (true, _) => "; it is paused: nothing is sent until `onceward resume`",
+        (false, true) => "; it has asked for a pause, which stands (see `onceward dest`)",
+        (false, false) => "",
+    };
     let (answers, text) = match probed {
         Ok(text) => (true, format!("{name} answers: {text}{note}")),
         Err(text) => (false, format!("{name} does not answer: {text}{note}")),

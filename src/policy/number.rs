@@ -8,6 +8,8 @@ use serde_json::Value;
 
 /// Longest number, digits (E.164 has 15; vendors' fields hold 16).
 const DIGITS_MAX: usize = 16;
+/// Shortest text that is taken for a subscriber's number, characters without marks.
+const CANONICAL_MIN: usize = 7;
 /// Shortest number, digits: special numbers such as 112.
 const DIGITS_MIN: usize = 3;
 /// A Korean subscriber's number with its leading 0: 02-123-4567 to 0505-1234-5678.
@@ -18,10 +20,13 @@ const DOMESTIC_DIGITS: std::ops::RangeInclusive<usize> = 9..=12;
 /// `schema.sql` does the same to rows of `suppress`.
 pub fn canonical(text: &str) -> String {
     if text.bytes().all(|byte| byte.is_ascii_digit() || b"+() .-".contains(&byte)) {
-        domestic(&without_marks(text))
-    } else {
-        text.to_owned()
+        let plain = without_marks(text);
+        // Below this it is no subscriber's number but a short id, in which marks tell one from another.
+        if plain.len() >= CANONICAL_MIN || plain.starts_with('+') {
+            return domestic(&plain);
+        }
     }
+    text.to_owned()
 }
 
 /// Whether a text looks like a number (no letter in it) that cannot be read: characters that no number is compared with.
@@ -41,25 +46,58 @@ pub fn is_unreadable(text: &str) -> bool {
 pub fn forms(text: &str, country: Option<&str>) -> Vec<String> {
     let own = canonical(text);
     let mut forms = vec![own.clone()];
-    if !own.bytes().all(|byte| byte.is_ascii_digit() || byte == b'+') {
-        return forms;
-    }
-    if let Some((code, nationals)) = foreign(&own, abroad(country)) {
+    // A destination may take what the list refuses: it is looked up as a person would read it.
+    let own = if is_unreadable(text) || text.starts_with("tel:") {
+        canonical(&ascii_digits(text))
+    } else if abroad(country).is_some() && !own.bytes().any(|byte| byte.is_ascii_alphabetic()) {
+        without_marks(&own)
+    } else {
+        own
+    };
+    forms.push(own.clone());
+    let like_a_number = own.bytes().all(|byte| byte.is_ascii_digit() || byte == b'+');
+    if like_a_number && let Some((code, nationals)) = foreign(&own, abroad(country)) {
         for national in nationals {
             let bare = national.trim_start_matches('0');
-            for number in [national, bare, &format!("0{bare}")] {
+            let with_0 = format!("0{bare}");
+            // In Italy the 0 tells a landline from a mobile number.
+            let numbers = [national, bare, &with_0];
+            for number in &numbers[..if code == "39" { 1 } else { 3 }] {
                 forms.extend(["+", "00", ""].map(|sign| format!("{sign}{code}{number}")));
             }
         }
-    } else if let Some(rest) = own.strip_prefix('0').filter(|_| DOMESTIC_DIGITS.contains(&own.len())) {
-        forms.extend([format!("82{rest}"), format!("820{rest}")]);
-        if rest.starts_with('1') {
-            forms.push(rest.to_owned()); // a mobile number; no other begins with 10, 11, 16 to 19
+    } else if like_a_number && let Some(rest) = own.strip_prefix('0').filter(|rest| is_korean(rest)) {
+        forms.extend(["82", "820", "082", "0820", "00182"].map(|code| format!("{code}{rest}")));
+        if rest.starts_with("10") && rest.len() == 10 {
+            forms.push(rest.to_owned()); // a mobile number whose 0 was lost
         }
     }
     let mut seen = HashSet::new();
     forms.retain(|form| seen.insert(form.clone()));
     forms
+}
+
+/// Whether a number of so many digits behind its 0 may be a Korean subscriber's: areas 2 to 6, services 5, 7 and 8, and
+/// mobile numbers 10, 11, 16 to 19 (numbering plan of the Republic of Korea).
+fn is_korean(rest: &str) -> bool {
+    DOMESTIC_DIGITS.contains(&(rest.len() + 1))
+        && match rest.as_bytes() {
+            [b'2'..=b'8', ..] => true,
+            [b'1', second, ..] => matches!(second, b'0' | b'1' | b'6'..=b'9'),
+            _ => false,
+        }
+}
+
+/// The digits of a text and its `+`, full-width ones too; all else is left out.
+fn ascii_digits(text: &str) -> String {
+    text.chars()
+        .filter_map(|c| match c {
+            '0'..='9' | '+' => Some(c),
+            '\u{ff10}'..='\u{ff19}' => char::from_u32(u32::from(c) - 0xff10 + u32::from('0')),
+            '\u{ff0b}' => Some('+'),
+            _ => None,
+        })
+        .collect()
 }
 
 /// The calling code of a foreign number and what may be its national part.
@@ -152,7 +190,8 @@ pub fn stored(text: &str, country: Option<&str>) -> Result<String, String> {
 
 /// The `country` of a payload. Parsed only where the word is there at all: most payloads have none.
 pub fn country(payload: &str) -> Option<String> {
-    if !payload.contains("\"country\"") {
+    // (JSON may write any letter of it as an escape.)
+    if !payload.contains("\"country\"") && !payload.contains("\\u") {
         return None;
     }
     let payload: Value = serde_json::from_str(payload).ok()?;
@@ -253,6 +292,10 @@ mod tests {
             ("0012125550100", Some("1"), "+1 (212) 555-0100"),
             ("212-555-0100", Some("1"), "12125550100"),
             ("+39 06 0000 0000", None, "+39 0600000000"),
+            ("010-0000-0001", None, "001-82-10-0000-0001"),
+            ("０１０-0000-0001", None, "010-0000-0001"),
+            ("010/0000/0001", None, "01000000001"),
+            ("tel:+82-10-0000-0001", None, "010 0000 0001"),
             ("+353 1 000 0000", None, "+35310000000"),
         ] {
             let forms = forms(recipient, country);
@@ -264,6 +307,11 @@ mod tests {
             ("090-0000-0000", Some("81"), "09000000001"),
             ("2125550100", Some("1"), "02125550100"), // a Korean number
             ("store-1", None, "1"),
+            ("12-3", None, "1-23"),
+            ("10.0.0.11", None, "10.0.01.1"),
+            ("0112345678", None, "112345678"),
+            ("0123456789", None, "82123456789"),
+            ("+39 331 000 0000", None, "+39 0331 000 0000"),
             ("12345", None, "012345"),
         ] {
             assert!(!forms(recipient, country).contains(&canonical(listed)), "{recipient} {listed}");

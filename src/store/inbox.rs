@@ -31,6 +31,8 @@ pub struct Known {
     pub mine: bool,
     /// Whether it is about the same content.
     pub same_content: bool,
+    /// The destination under which it was sent.
+    pub consumer: String,
 }
 
 /// Looks whether the inbox knows the message, under whatever destination: a row's route may have been lost with an
@@ -42,7 +44,7 @@ pub fn look(
     fingerprint: &str,
 ) -> rusqlite::Result<Option<Known>> {
     connection
-        .prepare_cached("SELECT status, claimed_by, fingerprint FROM inbox WHERE message_id = ?1")?
+        .prepare_cached("SELECT status, claimed_by, fingerprint, consumer FROM inbox WHERE message_id = ?1")?
         .query_row(params![message_id], |row| {
             let claimed_by: String = row.get(1)?;
             let known: String = row.get(2)?;
@@ -50,6 +52,7 @@ pub fn look(
                 status: row.get(0)?,
                 mine: claimed_by == owner.as_str(),
                 same_content: !fingerprint::tells_apart(&known, fingerprint),
+                consumer: row.get(3)?,
             })
         })
         .optional()

@@ -204,12 +204,14 @@ pub fn recheck(
         )?
         .query_map(params![dedup_key, limit as i64], |row| {
             let text = |at| row.get::<_, Option<String>>(at).map(Option::unwrap_or_default);
-            let repeat = fingerprint::of_parts(&text(2)?, &text(3)?, &text(4)?);
+            let (kind, recipient, payload) = (text(2)?, text(3)?, text(4)?);
             // What cannot be compared (another version, the row is gone) is kept aside where a person sees it.
-            let same = match row.get::<_, Option<String>>(1)? {
-                Some(wiped) => wiped == repeat,
-                None => fingerprint::of_parts(&text(5)?, &text(6)?, &text(7)?) == repeat,
+            let wiped: Option<String> = row.get(1)?;
+            let known = match wiped {
+                Some(wiped) => wiped,
+                None => fingerprint::of_parts(&text(5)?, &text(6)?, &text(7)?),
             };
+            let same = fingerprint::is_of(&known, &kind, &recipient, &payload);
             Ok((row.get(0)?, same))
         })?
         .collect::<rusqlite::Result<_>>()?;

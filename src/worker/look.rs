@@ -62,6 +62,12 @@ impl Worker {
             self.shared.alerts.raise(Cause::Conflict, message.destination.as_str(), text);
             return Answer::Park(OTHER_CONTENT.to_owned());
         }
+        // A route that was lost and found anew, or one id for two destinations: nobody but a person can tell.
+        if known.consumer != message.destination.as_str() {
+            let (id, to) = (&message.message_id, &known.consumer);
+            let text = format!("{id} went to {to} before; it is not sent again to {}", message.destination);
+            self.shared.alerts.raise(Cause::Conflict, message.destination.as_str(), text);
+        }
         if known.status == InboxState::Sending && known.mine {
             return Answer::InFlight;
         }

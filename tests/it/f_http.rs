@@ -110,6 +110,31 @@ fn f22_429_with_a_used_up_budget_in_one_field_waits_and_uses_no_attempt() {
     a_429_waits("header=RateLimit:\"burst\";r=0;t=2");
 }
 
+/// What waited for its turn of the rate when the pause came waits for its end, too.
+#[test]
+fn f22_429_with_retry_after_also_holds_what_waits_for_the_rate() {
+    let world = World::new();
+    let settings = std::fs::read_to_string(&world.config).expect("reads");
+    let paced = settings.replace("reference_header = ", "rate = \"4/s\"\nreference_header = ");
+    assert_ne!(settings, paced);
+    std::fs::write(&world.config, paced).expect("written");
+    world.faults(&["status=429,retry_after=3,first=1"]);
+    let ids: Vec<String> = (0..4).map(|number| world.put_plain(&format!("k{number}"))).collect();
+    let agent = world.agent();
+    agent.wait_log("asks for a pause");
+    let asked = Instant::now();
+    std::thread::sleep(Duration::from_millis(1_500));
+    // A person's probe does not end what the vendor asked for.
+    let (_, said, _) = world.onceward(&["dest", "probe", "gateway"]);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(world.count("SELECT count(*) FROM inbox"), 0, "{said}\n{}", agent.log());
+    for id in &ids {
+        world.wait_inbox(id, "SENT");
+    }
+    assert!(asked.elapsed() >= Duration::from_millis(2_900), "{:?}", asked.elapsed());
+    agent.stop();
+}
+
 fn a_429_waits(how: &str) {
     let world = World::new();
     world.faults(&[&format!("status=429,{how},first=1")]);

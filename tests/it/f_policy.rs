@@ -362,6 +362,18 @@ fn an_opt_out_by_sql_is_found_however_it_was_written_or_refused() {
         assert_eq!((world.inbox_state(id), world.arrivals(id)), (None, 0));
     }
     world.wait_inbox(&other, "SENT");
+    // An escape in the field's name hides no country.
+    assert_eq!(opt_out("+819000000020").expect("taken"), 1);
+    let hidden = put("hidden", "090-0000-0020", &abroad("81").replacen("country", "c\\u006funtry", 1));
+    world.wait_outbox(&hidden, "SKIPPED");
+    // No edit makes an opt-out one that is never found.
+    for edit in [
+        "UPDATE suppress SET recipient = '010-0000-0021' WHERE recipient = '+819000000020'",
+        "INSERT INTO suppress (recipient) VALUES ('+819000000020') ON CONFLICT (recipient, destination, channel, class) DO UPDATE SET recipient = '010-0000-0021'",
+    ] {
+        let refused = world.outbox().execute(edit, []).expect_err(edit).to_string();
+        assert!(refused.contains("is not edited"), "{refused}");
+    }
     // The command finds and removes what SQL wrote in another form.
     let (_, listed, _) = world.onceward(&["suppress", "list", "010-0000-0011", "--reveal"]);
     assert!(listed.contains("821000000011"), "{listed}");

@@ -260,6 +260,7 @@ fn f13_copies_of_one_message_in_two_agents_worth_of_workers_make_one_call() {
                     Alerts::new(Vec::new(), std::time::Duration::from_secs(60), &[]),
                     None,
                 ),
+                login: std::sync::Mutex::default(),
             })
         })
         .into();

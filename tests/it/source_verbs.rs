@@ -219,6 +219,26 @@ fn f23_other_content_under_a_message_id_of_another_file_is_parked_in_sight_and_n
     agent.stop();
 }
 
+/// The verdict opens the row that was sent, not the one that an application gave the same id in another file.
+#[test]
+fn what_was_not_sent_opens_its_own_row_though_another_file_has_its_id() {
+    let shop = Shop::open(World::listening(""), "delete");
+    shop.world.faults(&["reset=read,first=1"]);
+    let agent = shop.world.agent();
+    let id = lost(&shop, "first");
+    let twice = "INSERT INTO outbox (message_id, dedup_key, kind, destination, recipient, payload)
+                 VALUES (?1, 'second', 'T', 'gateway', '01000000001', '{\"other\":1}')";
+    shop.world.outbox().execute(twice, [&id]).expect("taken");
+    shop.world.wait_outbox(&id, "PARKED");
+    let args = ["settle", &id, "--not-sent", "--i-checked-the-vendor", "--note", "asked"];
+    let (code, said, error) = shop.world.onceward(&args);
+    assert_eq!(code, 0, "{said}{error}");
+    shop.world.wait_inbox(&id, "SENT");
+    shop.wait(&id, "PUBLISHED");
+    assert_eq!(shop.world.count("SELECT count(*) FROM rearm WHERE done_at_ms IS NULL"), 0);
+    agent.stop();
+}
+
 #[test]
 fn a_parameter_that_a_call_does_not_know_is_refused_and_nothing_is_stored() {
     let shop = Shop::open(World::listening(""), "delete");

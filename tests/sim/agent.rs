@@ -146,6 +146,7 @@ impl Agent {
             stop: stop.clone(),
             hold: hold.clone(),
             quick: settings.retry.quick,
+            login: std::sync::Mutex::default(),
         });
         let workers = (0..WORKERS).map(|_| Some(Worker::new(shared.clone(), handoffs.clone()))).collect();
         let (checkpointer, outbox_checkpoint) =

@@ -79,10 +79,8 @@ fn waits(
     alive: bool,
 ) -> rusqlite::Result<Now> {
     let at = |ms: i64| output::local_time(ms, &settings.agent.timezone);
-    let because = match line.reason.as_deref() {
-        Some(reason) if reason != GOES_ON => format!(", because of {reason}"),
-        _ => String::new(),
-    };
+    let last = line.reason.as_deref().filter(|reason| *reason != GOES_ON && !reason.starts_with("RELEASED"));
+    let because = last.map(|reason| format!(", because of {reason}")).unwrap_or_default();
     let stands = dest::stand(views, settings)?;
     let of = stands.iter().find(|one| one["destination"] == *line.destination);
     if let Some(why) = of.and_then(|one| dest::why(one, settings)) {
@@ -128,7 +126,7 @@ fn waits(
         (None, Some(turn)) => by_rate(due, turn, message, settings),
         (None, None) => due.into(),
     };
-    if alive && let Some(reason) = line.reason.as_deref().filter(|reason| *reason != GOES_ON) {
+    if alive && let Some(reason) = last {
         now.text.push_str(&format!("; last time: {reason}"));
     }
     Ok(now)

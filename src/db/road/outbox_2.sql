@@ -3,6 +3,7 @@
 
 DROP TRIGGER outbox_same_key;
 DROP TRIGGER quarantine_deleted;
+DROP TRIGGER suppress_canonical;
 INSERT INTO quarantine (at_ms, dedup_key, first_message_id, kind, class, destination, recipient, payload, ordering_key, reason)
 SELECT r.at_ms, r.dedup_key, coalesce(first.message_id, '(purged)'), r.kind, r.class, r.destination, r.recipient, r.payload,
        r.ordering_key, 'SAME_KEY_OTHER_TEXT'
@@ -42,4 +43,35 @@ WHEN length(NEW.recipient) >= 7
   AND NEW.recipient NOT GLOB '*[A-Za-z@_#:À-῿぀-﫿]*'
 BEGIN
   SELECT RAISE(ABORT, 'onceward: this recipient looks like a phone number that cannot be read; write it in digits with nothing but + - ( ) . and blanks');
+END;
+
+CREATE TRIGGER suppress_canonical BEFORE INSERT ON suppress
+WHEN NEW.recipient NOT GLOB '*[^0-9+() .-]*'
+  AND (length(replace(replace(replace(replace(replace(NEW.recipient, '-', ''), ' ', ''), '(', ''), ')', ''), '.', '')) >= 7
+       OR replace(replace(replace(replace(replace(NEW.recipient, '-', ''), ' ', ''), '(', ''), ')', ''), '.', '') LIKE '+%')
+  AND NEW.recipient IS NOT (SELECT CASE
+        WHEN plain LIKE '+82%' THEN '0' || ltrim(substr(plain, 4), '0')
+        WHEN plain LIKE '0082%' THEN '0' || ltrim(substr(plain, 5), '0')
+        ELSE plain END
+      FROM (SELECT replace(replace(replace(replace(replace(NEW.recipient, '-', ''), ' ', ''), '(', ''), ')', ''), '.', '') AS plain))
+BEGIN
+  INSERT INTO suppress (recipient, destination, channel, class, note, at_ms)
+  SELECT canonical, NEW.destination, NEW.channel, NEW.class, NEW.note, NEW.at_ms
+    FROM (SELECT CASE
+            WHEN plain LIKE '+82%' THEN '0' || ltrim(substr(plain, 4), '0')
+            WHEN plain LIKE '0082%' THEN '0' || ltrim(substr(plain, 5), '0')
+            ELSE plain END AS canonical
+          FROM (SELECT replace(replace(replace(replace(replace(NEW.recipient, '-', ''), ' ', ''), '(', ''), ')', ''), '.', '') AS plain))
+   WHERE NOT EXISTS (SELECT 1 FROM suppress AS known
+                      WHERE known.recipient = canonical AND known.destination = NEW.destination
+                        AND known.channel = NEW.channel AND known.class = NEW.class);
+  SELECT RAISE(IGNORE);
+END;
+
+-- An opt-out is one of those that were inserted, in their one form: a change of what it covers is another opt-out.
+CREATE TRIGGER suppress_is_not_edited BEFORE UPDATE OF recipient, destination, channel, class ON suppress
+WHEN OLD.recipient IS NOT NEW.recipient OR OLD.destination IS NOT NEW.destination OR OLD.channel IS NOT NEW.channel
+  OR OLD.class IS NOT NEW.class
+BEGIN
+  SELECT RAISE(ABORT, 'onceward: an opt-out is not edited; delete it and insert the other one');
 END;

@@ -98,9 +98,9 @@ fn stands(connection: &Connection, message: &NewMessage) -> rusqlite::Result<Put
                     Some(wiped) => wiped,
                     None => fingerprint::of_parts(&text(3)?, &text(4)?, &text(5)?),
                 };
-                let given = fingerprint::of_parts(&message.kind, &message.recipient, &message.payload);
+                let same = fingerprint::is_of(&known, &message.kind, &message.recipient, &message.payload);
                 let id: MessageId = row.get(0)?;
-                Ok(if row.get(1)? && known == given { Put::Same(id) } else { Put::Conflict(id) })
+                Ok(if row.get(1)? && same { Put::Same(id) } else { Put::Conflict(id) })
             },
         )
 }
