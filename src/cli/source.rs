@@ -111,7 +111,11 @@ fn add(settings: &Settings, name: &str, file: &Path, adopt: bool) -> Outcome {
             .find(|other| other.source_id == id && other.name != name)
             .map(|other| other.name.clone())
     })?;
-    db::write(&mut inbox, |tx| list::put(tx, name, text, &installed.source_id, wall_ms())).map_err(io)?;
+    db::write(&mut inbox, |tx| {
+        meta::put(tx, &format!("{}{}", list::REMOVED, installed.source_id), "")?;
+        list::put(tx, name, text, &installed.source_id, wall_ms())
+    })
+    .map_err(io)?;
 
     let mut said = format!(
         "source {name}: {text} (journal mode {}, unchanged); its outbox {}\n",
@@ -159,8 +163,13 @@ fn picked_up(inbox: &Connection, name: &str) -> Option<Source> {
 fn remove(settings: &Settings, name: &str) -> Outcome {
     let state = StateDir::new(&settings.agent.state_dir);
     let (mut inbox, listed) = registry(&state)?;
-    let removed = db::write(&mut inbox, |tx| list::remove(tx, name))
-        .map_err(|error| Failure::from(DbError::sqlite(&state.inbox(), error)))?;
+    let removed = db::write(&mut inbox, |tx| {
+        if let Some(source) = listed.iter().find(|source| source.name == name) {
+            meta::put(tx, &format!("{}{}", list::REMOVED, source.source_id), &wall_ms().to_string())?;
+        }
+        list::remove(tx, name)
+    });
+    let removed = removed.map_err(|error| Failure::from(DbError::sqlite(&state.inbox(), error)))?;
     if !removed {
         let there = listed.into_iter().map(|source| source.name).collect();
         return Err(NoFile::NoSource { name: name.to_owned(), there }.into());

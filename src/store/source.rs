@@ -70,6 +70,20 @@ pub fn put(
     Ok(())
 }
 
+/// Begins the mark of a forgotten source: its id follows, and the mark holds when that was (UTC milliseconds), or nothing
+/// once it was added again.
+pub const REMOVED: &str = "source_removed:";
+
+/// When a source that is not served now was last forgotten, UTC milliseconds: what the inbox knows of its messages
+/// outlives it.
+pub fn last_removed_ms(connection: &Connection) -> rusqlite::Result<Option<i64>> {
+    connection
+        .prepare_cached(
+            "SELECT max(CAST(value AS INTEGER)) FROM onceward_meta WHERE key LIKE 'source_removed:%' AND value <> ''",
+        )?
+        .query_row([], |row| row.get(0))
+}
+
 /// Forgets a source; its file is not touched.
 pub fn remove(connection: &Connection, name: &str) -> rusqlite::Result<bool> {
     Ok(connection.prepare_cached("DELETE FROM source WHERE name = ?1")?.execute([name])? == 1)

@@ -133,6 +133,13 @@ fn a_source_is_proven_like_the_agents_own_file() {
     assert_eq!(found["unproven"][0]["what"], "source shop", "{found}");
     assert_eq!(found["faults"].as_array().map(Vec::len), Some(0), "{found}");
     std::fs::rename(&away, &shop).expect("back");
+    // Forgotten, it takes its rows out of sight, not out of the world.
+    let path = shop.to_str().expect("UTF-8");
+    assert_eq!(world.onceward(&["source", "remove", "shop"]).0, 0);
+    let (code, found, _) = verify(&world);
+    assert_eq!((code, &found["ok"]), (0, &true.into()), "{found}");
+    assert!(found["open"].to_string().contains("a source was removed"), "{found}");
+    assert_eq!(world.onceward(&["source", "add", "shop", path]).0, 0);
     rusqlite::Connection::open(&shop)
         .and_then(|file| {
             file.execute_batch(

@@ -12,7 +12,7 @@ use crate::lifecycle::{InboxState, OutboxState};
 use crate::limits::{VERIFY_LOOKS, VERIFY_PAUSE, VERIFY_ROWS};
 use crate::message::{Destination, MessageId};
 use crate::retention::pass;
-use crate::store::{inbox, rearm};
+use crate::store::{inbox, rearm, source};
 
 /// Open notes that are named; more are only counted.
 const NOTES_LISTED_MAX: usize = 1_000;
@@ -94,8 +94,12 @@ pub(super) fn walk_inbox(
         after = last.id;
         for row in &rows {
             *report.inbox.entry(format!("{} {}", row.consumer, row.status)).or_default() += 1;
-            if !matches!(judge(outboxes, inbox, row)?, Verdict::Agree) {
-                suspects.push(Suspect::Inbox { id: row.id });
+            match judge(outboxes, inbox, row)? {
+                Verdict::Agree => {}
+                Verdict::Open(text) => {
+                    *report.open.entry(format!("{}: {text}", row.status)).or_default() += 1
+                }
+                Verdict::Heals(_) | Verdict::Fault(_) => suspects.push(Suspect::Inbox { id: row.id }),
             }
         }
     }
@@ -173,7 +177,13 @@ fn judge(outboxes: &[Option<&Connection>], inbox: &Connection, row: &InboxRow) -
         false if outboxes.iter().any(Option::is_none) => Verdict::Agree,
         false => {
             let cut_ms = pass::mark_ms(inbox, pass::CUT_MARK)?.unwrap_or(i64::MIN);
-            ledger::alone(row.status, row.claimed_at_ms < cut_ms)
+            let removed_ms = source::last_removed_ms(inbox)?.unwrap_or(i64::MIN);
+            match ledger::alone(row.status, row.claimed_at_ms < cut_ms) {
+                Verdict::Fault(_) if row.claimed_at_ms <= removed_ms => {
+                    Verdict::Open("its row is in no file that is served now; a source was removed since")
+                }
+                verdict => verdict,
+            }
         }
     })
 }
