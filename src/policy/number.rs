@@ -112,6 +112,17 @@ fn foreign<'a>(own: &'a str, country: Option<&'a str>) -> Option<(&'a str, Vec<&
     Some((code, std::iter::once(own).chain(own.strip_prefix(code)).collect()))
 }
 
+/// Whether a text is a country's calling code; 1 with an area code is one, too. No code begins with another one's digits.
+fn is_calling_code(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
+        && match text.len() {
+            1 => matches!(text, "1" | "7"),
+            2 | 3 => !text.starts_with('0') && calling_code(&format!("{text}0")) == text,
+            4 => text.starts_with('1'),
+            _ => false,
+        }
+}
+
 /// The country's code at the beginning of an international number: 1 and 7 have one digit, these have two, the others
 /// three (ITU-T E.164, list of assigned codes).
 fn calling_code(digits: &str) -> &str {
@@ -163,9 +174,7 @@ pub fn recipient(text: &str, country: Option<&str>) -> Result<String, String> {
         }
         return Ok(number);
     };
-    // 1 to 3 digits, 4 with an area of the code 1; no code begins with 0, or with another one's digits.
-    let is_code = (1..=4).contains(&country.len()) && country.bytes().all(|byte| byte.is_ascii_digit());
-    if !is_code || country.starts_with('0') || country.starts_with("82") {
+    if country.starts_with("82") || !is_calling_code(country) {
         return Err(
             "recipient: the payload's \"country\" is not a country's calling code, such as 1 or 81".into()
         );
@@ -267,7 +276,7 @@ mod tests {
         assert!(recipient("+44 20 0000 0000", None).is_err());
         assert!(recipient("0044 20 0000 0000", None).is_err());
         assert!(recipient("0044 20 0000 0000", Some("1")).is_err());
-        for none in ["UK", "", "0", "0082", "821", "12345"] {
+        for none in ["UK", "", "0", "8", "22", "811", "0082", "821", "12345"] {
             assert!(recipient("20 0000 0000", Some(none)).is_err(), "{none}");
         }
     }
