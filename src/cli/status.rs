@@ -78,11 +78,7 @@ pub(crate) fn collect(views: &Views, settings: &Settings) -> rusqlite::Result<Va
         &[],
     )?;
     let purged_at_ms = crate::retention::pass::mark_ms(&views.outbox, crate::retention::pass::DONE_MARK)?;
-    let quarantined: i64 = views.outbox.query_row(
-        "SELECT count(*) FROM quarantine WHERE reason <> 'SAME_KEY_OTHER_TEXT'",
-        [],
-        |row| row.get(0),
-    )?;
+    let quarantined: i64 = views.outbox.query_row("SELECT count(*) FROM quarantine", [], |row| row.get(0))?;
 
     let owner = owner::holder(&views.state);
     let mut clock_doubt = None;
@@ -268,7 +264,7 @@ fn for_people(status: &Value, settings: &Settings) -> String {
     );
     if status["quarantined"].as_i64().unwrap_or(0) > 0 {
         out.push_str(&format!(
-            "\nquarantine: {} (same key, other content; see the view v_quarantine in outbox.db)\n",
+            "\nquarantine: {} (same key, other content or still to be compared; see the view v_quarantine in outbox.db)\n",
             status["quarantined"]
         ));
     }
