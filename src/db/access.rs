@@ -39,13 +39,19 @@ pub fn usable(path: &Path) -> Result<(), DbError> {
     }
 }
 
-/// Opens by `open`, again for half a second where SQLite was refused a file: what it met may have been a side file in
-/// the making, and a connection that met one read-only stays read-only.
-pub fn patiently<T>(mut open: impl FnMut() -> Result<T, DbError>) -> Result<T, DbError> {
+/// Opens by `open`, again where SQLite was refused a file: what it met may have been a side file in the making, and a
+/// connection that met one read-only stays read-only. Once more at least, since that file may be gone again, and for half
+/// a second while there is a young one.
+pub fn patiently<T>(path: &Path, mut open: impl FnMut() -> Result<T, DbError>) -> Result<T, DbError> {
     let begun = Instant::now();
+    let mut first = true;
     loop {
         match open() {
-            Err(error) if error.is_refusal() && begun.elapsed() < IN_THE_MAKING => {
+            Err(error)
+                if error.is_refusal()
+                    && (first || (begun.elapsed() < IN_THE_MAKING && in_the_making(path))) =>
+            {
+                first = false;
                 std::thread::sleep(LOOK_AGAIN);
             }
             opened => return opened,

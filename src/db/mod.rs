@@ -179,7 +179,7 @@ fn may_write(path: &Path) -> bool {
 
 /// Opens an existing file for writing. Fails where it is missing, newer, or where a pragma does not take.
 pub fn open_writer(path: &Path, part: Part, durability: Durability) -> Result<Connection, DbError> {
-    let opened = access::patiently(|| {
+    let opened = access::patiently(path, || {
         let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         let sqlite = |source| DbError::sqlite(path, source);
         prepare_writer(&connection, durability).map_err(sqlite)?;
@@ -206,7 +206,7 @@ fn may_begin(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Opens an existing file for reading only; never creates, never writes a row.
 pub fn open_reader(path: &Path, part: Part) -> Result<Connection, DbError> {
-    access::patiently(|| {
+    access::patiently(path, || {
         let connection = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         let set = || -> rusqlite::Result<()> {
             connection.busy_timeout(BUSY_TIMEOUT)?;
@@ -233,7 +233,7 @@ pub fn create(path: &Path, part: Part) -> Result<Connection, DbError> {
 /// stay. Marks are NORMAL in a WAL; in a rollback journal FULL, because there less could damage the file (S16).
 pub fn open_foreign_writer(path: &Path) -> Result<Connection, DbError> {
     access::usable(path)?;
-    access::patiently(|| {
+    access::patiently(path, || {
         let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         let set = || -> rusqlite::Result<()> {
             connection.busy_timeout(BUSY_TIMEOUT)?;
