@@ -277,7 +277,11 @@ fn handed_over<'o>(
             Rearmed::Missing => {}
         }
     }
-    Ok(waits.ok_or_else(|| {
-        unread.unwrap_or_else(|| "no outbox that is served has its row; was its source removed?".into())
-    }))
+    // One that waits may be another row of the same id, while the file of the one that was sent cannot be read.
+    match unread {
+        Some(why) => Ok(Err(why)),
+        None => {
+            Ok(waits.ok_or_else(|| "no outbox that is served has its row; was its source removed?".into()))
+        }
+    }
 }

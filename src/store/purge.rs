@@ -203,15 +203,16 @@ pub fn recheck(
               WHERE q.reason = 'SAME_KEY_OTHER_TEXT' AND (?1 IS NULL OR q.dedup_key = ?1) LIMIT ?2",
         )?
         .query_map(params![dedup_key, limit as i64], |row| {
-            let text = |at| row.get::<_, Option<String>>(at).map(Option::unwrap_or_default);
-            let (kind, recipient, payload) = (text(2)?, text(3)?, text(4)?);
-            // What cannot be compared (another version, the row is gone) is kept aside where a person sees it.
-            let wiped: Option<String> = row.get(1)?;
-            let known = match wiped {
-                Some(wiped) => wiped,
-                None => fingerprint::of_parts(&text(5)?, &text(6)?, &text(7)?),
-            };
-            let same = fingerprint::is_of(&known, &kind, &recipient, &payload);
+            // A trigger sees a row before its CHECKs do: there may be blobs and bytes that are no text. What cannot be
+            // compared (also another version, or the row is gone) is kept aside where a person sees it.
+            let text = |at| row.get_ref(at).ok().and_then(|value| value.as_str().ok());
+            let of = |from: usize| Some((text(from)?, text(from + 1)?, text(from + 2)?));
+            let known = text(1)
+                .map(str::to_owned)
+                .or_else(|| of(5).map(|(kind, to, payload)| fingerprint::of_parts(kind, to, payload)));
+            let same = known
+                .zip(of(2))
+                .is_some_and(|(known, (kind, to, payload))| fingerprint::is_of(&known, kind, to, payload));
             Ok((row.get(0)?, same))
         })?
         .collect::<rusqlite::Result<_>>()?;

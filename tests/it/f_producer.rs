@@ -159,6 +159,18 @@ fn f23_the_same_content_in_another_text_is_the_same_event_by_every_way_in() {
         world.count("SELECT count(*) FROM quarantine WHERE reason = 'SAME_KEY_OTHER_TEXT'") == 0
     });
     assert_eq!(world.count("SELECT count(*) FROM quarantine"), 0);
+    // What is no text at all stops no comparison of others, nor retention.
+    for odd in ["x'ff00'", "CAST(x'ff' AS TEXT)", "NULL", "7"] {
+        let sql = format!(
+            "INSERT INTO outbox (dedup_key, kind, destination, recipient, payload) VALUES ('by-sql', 'TEST', 'biz', '01000000001', {odd})
+             ON CONFLICT (dedup_key) DO NOTHING"
+        );
+        assert_eq!(world.outbox().execute(&sql, []).expect("never an error of the producer"), 0, "{odd}");
+    }
+    let uncompared = "SELECT count(*) FROM quarantine WHERE reason = 'SAME_KEY_OTHER_TEXT'";
+    world.wait("compared", |world| world.count(uncompared) == 0);
+    assert_eq!(world.count("SELECT count(*) FROM quarantine"), 4);
+    world.outbox().execute("DELETE FROM quarantine", []).expect("looked at");
     // Another number is another content, by SQL as by command.
     plain("by-sql", "010-0000-0002", tight);
     let other = "SELECT count(*) FROM quarantine WHERE reason = 'SAME_KEY_OTHER_CONTENT'";
